@@ -72,9 +72,7 @@ def test_docker_folder_is_no_package() -> None:
 
 def test_packages_are_empty_at_the_top() -> None:
     """Importing `solver.roofline` must not load Pyomo."""
-    filled = [
-        str(p) for t in TOP_LEVEL for p in (REPO / t).rglob("__init__.py") if p.read_text().strip()
-    ]
+    filled = [str(p) for t in TOP_LEVEL for p in (REPO / t).rglob("__init__.py") if p.read_text().strip()]
     assert filled == []
 
 
@@ -84,12 +82,8 @@ def test_pure_agents_import_nothing_impure() -> None:
     for name in PURE:
         module = name.removesuffix(".py").replace("/", ".")
         if module in graph.modules:
-            reached = {module} | graph.find_upstream_modules(
-                module, as_package=(REPO / name).is_dir()
-            )
-            assert not reached & IMPURE_IMPORTS, (
-                f"{module} reaches {sorted(reached & IMPURE_IMPORTS)}"
-            )
+            reached = {module} | graph.find_upstream_modules(module, as_package=(REPO / name).is_dir())
+            assert not reached & IMPURE_IMPORTS, f"{module} reaches {sorted(reached & IMPURE_IMPORTS)}"
 
 
 def test_pure_parts_read_no_clock_and_no_environment() -> None:
