@@ -1,0 +1,382 @@
+"""What happened: every message on every topic but the plans.
+
+Topic by topic, in the order in which one telemetry event travels (house.md, "Topics"). Times are
+milliseconds since the epoch; a name ending in `_ms` is a time or a span, never a rate.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import Count, Frozen, Millis, Name, Usd, digest
+from schemas.policy import CorePolicy
+from schemas.problems import Answer, Pool
+from schemas.sketch import Sketch
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+# --- coral.telemetry: routers and scrapers -> fold -------------------------------------------------
+class TelemetrySample(Frozen):
+    """What one source saw of one (model, SLO class) in one interval; explicit zeros are said.
+
+    `offered` counts every arrival: served, queued and refused. Output tokens are those of requests
+    that finished in the interval. `input_tokens` includes the cached ones.
+    """
+
+    source: Name
+    tenant: Name = "default"
+    model: Name
+    slo_class: Name
+    at_ms: Millis
+    """Start of the interval, event time."""
+    interval_ms: Positive = 1000
+    offered: Count
+    refused: Count = 0
+    finished: Count = 0
+    input_tokens: Count = 0
+    cached_input_tokens: Count = 0
+    output_tokens: Count = 0
+    ttft_ms: Sketch = Sketch()
+    tpot_ms: Sketch = Sketch()
+
+    @model_validator(mode="after")
+    def _parts_do_not_exceed_wholes(self) -> Self:
+        if self.refused > self.offered:
+            raise ValueError(f"refused: {self.refused} exceeds offered {self.offered}")
+        if self.cached_input_tokens > self.input_tokens:
+            raise ValueError("cached_input_tokens: exceeds input_tokens")
+        return self
+
+    @property
+    def id(self) -> str:
+        """The same sample sent twice has the same id."""
+        return f"{self.source}/{self.tenant}/{self.model}/{self.slo_class}/{self.at_ms}"
+
+
+# --- coral.availability, coral.prices: feeds and provisioner -> fold -------------------------------
+class Offer(Frozen):
+    """The name of an offer: nodes of one configuration from one pool, as one source sees it."""
+
+    pool: Pool
+    configuration: Name
+    source: Name
+
+    @property
+    def key(self) -> str:
+        return f"{self.pool.key}|{self.configuration}|{self.source}"
+
+
+class AvailabilityOffered(Frozen):
+    """How many *more* nodes could be had."""
+
+    offer: Offer
+    obtainable: Count
+    at_ms: Millis
+
+
+class PriceOffered(Frozen):
+    """What one node costs per hour."""
+
+    offer: Offer
+    usd_per_hour: Usd
+    at_ms: Millis
+
+
+# --- coral.fleet: node agents -> fold --------------------------------------------------------------
+StageState = Literal["starting", "ready", "draining", "drained", "failed", "refused"]
+"""`drained`, `failed` and `refused` are ends: the process group is gone and its memory is free."""
+
+
+class StageReport(Frozen):
+    """Where one rank of one stage stands. A stage that is absent is not reported at all."""
+
+    instance: Name
+    attempt: Positive
+    stage: Count
+    rank: Count = 0
+    state: StageState
+    reason: str | None = None
+    """Why it failed or was refused; progress while starting."""
+    endpoint: str | None = None
+    """host:port of the instance's door, on the head stage once it is ready."""
+    in_flight: Count = 0
+
+
+class Heartbeat(Frozen):
+    """A node's whole state, sent every second and at once on a change: absolute, so a loss heals.
+
+    Ended stages stay in it until the plan no longer has their (instance, attempt).
+    """
+
+    node: Name
+    boot: Name
+    """Names this run of the node's machine; another boot means that every stage of before is gone."""
+    at_ms: Millis
+    pool: Pool
+    configuration: Name
+    devices: Count
+    memory_gb: Annotated[float, Field(ge=0)]
+    """Of all devices together."""
+    address: str = "127.0.0.1"
+    claim: Name | None = None
+    """The claim its provisioner started it for; None for a static node."""
+    stages: tuple[StageReport, ...] = ()
+    plan: str | None = None
+    """Id of the newest plan it has applied."""
+    leaving: bool = False
+    notice_deadline_ms: Millis | None = None
+    """When the cloud will take the node away, once it has said so."""
+
+    @property
+    def news(self) -> str:
+        """Digest of what the controller reacts to: equal for two heartbeats that say the same."""
+        said = self.model_dump(mode="json", exclude={"at_ms", "plan"})
+        for stage in said["stages"]:
+            del stage["in_flight"]
+        return digest(said)
+
+
+# --- coral.control: the one ordered log ------------------------------------------------------------
+class LineageStarted(Frozen):
+    """Record 0 of every log: one above the greatest lineage found on plans and snapshots."""
+
+    lineage: Positive
+
+
+class DemandClosed(Frozen):
+    """One event-time window of one (model, SLO class), closed by the watermark of its partition.
+
+    It may be on the log twice after a crash of fold; the first record of a window counts.
+    """
+
+    model: Name
+    slo_class: Name
+    start_ms: Millis
+    end_ms: Millis
+    partition: Count
+    sources: Count
+    offered: Count
+    refused: Count
+    finished: Count
+    input_tokens: Count
+    cached_input_tokens: Count
+    output_tokens: Count
+    ttft_ms: Sketch = Sketch()
+    tpot_ms: Sketch = Sketch()
+    late_samples: Count = 0
+    """Samples of earlier windows that came too late, since the last record of this key."""
+    late_offered: Count = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.model}/{self.slo_class}"
+
+
+class AvailabilityChanged(Frozen):
+    offer: Offer
+    obtainable: Count
+    at_ms: Millis
+
+
+class PriceChanged(Frozen):
+    offer: Offer
+    usd_per_hour: Usd
+    at_ms: Millis
+
+
+class NodeReported(Frozen):
+    """A heartbeat that says something new; `partition` is the fleet partition it came from."""
+
+    partition: Count
+    report: Heartbeat
+
+
+class NodeSilent(Frozen):
+    """A node was not heard for some seconds; the core alone decides what follows."""
+
+    partition: Count
+    node: Name
+    last_heard_ms: Millis
+    """Broker time of its last heartbeat."""
+
+
+class NodeHeard(Frozen):
+    """A silent node is heard again, with nothing new to say."""
+
+    partition: Count
+    node: Name
+
+
+class RollCall(Frozen):
+    """Every node heard on a fleet partition since its fold worker was assigned it."""
+
+    partition: Count
+    nodes: tuple[Name, ...]
+
+
+class FleetAlive(Frozen):
+    """Every 2 s: somebody listens to this fleet partition, and hears so many nodes."""
+
+    partition: Count
+    count: Count
+
+
+class ClaimGranted(Frozen):
+    """The provisioner has a node for a claim; it registers (or has) by its own heartbeat."""
+
+    claim: Name
+    node: Name
+
+
+class ClaimRefused(Frozen):
+    """The cloud has none, or never will (`terminal`)."""
+
+    claim: Name
+    reason: str
+    terminal: bool = False
+    retry_after_ms: Millis = 60_000
+
+
+class ClaimReleased(Frozen):
+    """The node of a claim that the plan dropped is given back."""
+
+    claim: Name
+    node: Name | None = None
+
+
+class NodeGone(Frozen):
+    """The provisioner knows that a node is no more: terminated, preempted, never came up."""
+
+    node: Name
+    claim: Name | None = None
+    reason: str
+
+
+class Leading(Frozen):
+    """A candidate takes the lead; its offset is the epoch. Carries all that decisions rest on."""
+
+    token: Name
+    fleet: Name
+    policy: CorePolicy
+    library: str
+    """Digest of the template library in use."""
+    version: str
+    """Of the software that decides from here on."""
+    history: str
+    """Running digest of the candidate's state when it wrote this."""
+    history_offset: Annotated[int, Field(ge=-1)]
+    """Offset that `history` covers."""
+
+
+class Tick(Frozen):
+    """A wake-up that the core asked for is due."""
+
+    due_ms: Millis
+
+
+class Solved(Frozen):
+    """A solve came to an answer that passed the independent check."""
+
+    epoch: Count
+    problem: Name
+    answer: Answer
+
+
+class SolveFailed(Frozen):
+    """A solve came to none: fuse, crash, or an answer that failed the check."""
+
+    epoch: Count
+    problem: Name
+    reason: str
+
+
+class Published(Frozen):
+    """A plan is on `coral.plans`."""
+
+    epoch: Count
+    plan: str
+    digest: str
+    history: str
+    """Running digest at `history_offset`, the offset of the record that caused the plan."""
+    history_offset: Count
+
+
+class DeadLettered(Frozen):
+    """An unreadable record of the control log was put on the dead-letter topic."""
+
+    offset: Count
+
+
+class OperatorRequested(Frozen):
+    """A person asks: solve again now, or drain a node."""
+
+    kind: Literal["resolve", "drain", "undrain"]
+    node: Name | None = None
+    by: str
+
+    @model_validator(mode="after")
+    def _drain_names_a_node(self) -> Self:
+        if (self.kind == "resolve") != (self.node is None):
+            raise ValueError(f"node: expected with drain and undrain only, got {self.node!r}")
+        return self
+
+
+ControlEvent = (
+    LineageStarted
+    | DemandClosed
+    | AvailabilityChanged
+    | PriceChanged
+    | NodeReported
+    | NodeSilent
+    | NodeHeard
+    | RollCall
+    | FleetAlive
+    | ClaimGranted
+    | ClaimRefused
+    | ClaimReleased
+    | NodeGone
+    | Leading
+    | Tick
+    | Solved
+    | SolveFailed
+    | Published
+    | DeadLettered
+    | OperatorRequested
+)
+
+
+# --- coral.snapshots -------------------------------------------------------------------------------
+class SnapshotChunk(Frozen):
+    """Part `index` of a state, zlib-compressed JSON in base64."""
+
+    lineage: Positive
+    offset: Count
+    index: Count
+    data: str
+
+
+class SnapshotManifest(Frozen):
+    """Written last: a snapshot counts only with all its chunks and both digests right."""
+
+    lineage: Positive
+    offset: Count
+    chunks: Positive
+    state: str
+    """SHA-256 of the state's JSON."""
+    history: str
+    """Running digest at `offset`."""
+    version: str
+
+
+# --- coral.deadletter ------------------------------------------------------------------------------
+class DeadLetter(Frozen):
+    """A message that could not be read or used: where it came from, why, and its bytes (base64)."""
+
+    topic: str
+    partition: Count
+    offset: Count
+    reason: str
+    key: str | None = None
+    value: str
+    reader: Name

@@ -1,0 +1,70 @@
+"""What the core decides by. It travels in `Leading`, so that a replay has it from the log alone."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from schemas.base import Frozen, Millis, Name
+from schemas.catalog import Phase, Positive
+
+
+class ServedClass(Frozen):
+    """A (model, SLO class) that this fleet serves, and the lengths assumed until measured."""
+
+    model: Name
+    slo_class: Name
+    phases: tuple[Phase, ...] = ("both",)
+    mean_input_tokens: Positive
+    mean_output_tokens: Positive
+    startup_s: Positive = 300.0
+    """Assumed time from start to ready; K is this over the adjustment interval."""
+
+
+class CorePolicy(Frozen):
+    """Thresholds of the control core, in log time."""
+
+    served: tuple[ServedClass, ...]
+
+    rate_windows: Annotated[int, Field(ge=1)] = 3
+    """Closed windows that the arrival rate is taken over."""
+    length_windows: Annotated[int, Field(ge=1)] = 60
+    """Closed windows that mean request lengths are taken over."""
+    length_min_requests: Annotated[int, Field(ge=1)] = 50
+    """Finished requests before measured lengths replace the assumed ones."""
+    headroom: Annotated[float, Field(ge=0)] = 0.2
+    """Demand is planned for this much above what was measured."""
+    scale_up_margin: Annotated[float, Field(ge=0)] = 0.0
+    """Solve when measured demand exceeds what was planned for by this share."""
+    scale_down_margin: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Solve when the peak over `scale_down_after_ms` is this share below what was planned for."""
+    scale_down_after_ms: Millis = 300_000
+    demand_stale_after_ms: Millis = 60_000
+    """No closed window for so long: the telemetry is stale, the plan is kept."""
+
+    price_change: Annotated[float, Field(gt=0)] = 0.05
+    """Relative price change of a pool in use, or below one in use, that makes it worth solving."""
+    minimum_saving: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """A target that is not needed for demand must save this share to be accepted."""
+    price_jump: Annotated[float, Field(gt=1)] = 10.0
+    """A price this many times above or below the last of its offer is quarantined."""
+    solve_interval_ms: Millis = 10_000
+    """Least time between two solves that demand, price or availability asks for."""
+    adjust_interval_ms: Millis = 360_000
+    """Adjustment interval: denominator of K, and the longest time without a solve."""
+
+    suspect_after_ms: Millis = 10_000
+    lost_after_ms: Millis = 30_000
+    alive_after_ms: Millis = 6_000
+    """A fleet partition without `FleetAlive` for so long says nothing about its nodes."""
+    blind_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """When more than this share of the registered nodes (and more than one) is silent: blind."""
+    grant_timeout_ms: Millis = 120_000
+    """A claim without a registered node for so long is given up."""
+    refusal_memory_ms: Millis = 60_000
+    """How long a refused pool counts as out of stock, unless the refusal says otherwise."""
+    drain_deadline_ms: Millis = 600_000
+    attempts: Annotated[int, Field(ge=1)] = 3
+    """Tries to run an instance on its nodes before it is moved."""
+    backoff_ms: Millis = 2_000
+    """Wait before the second attempt; doubled for each further one."""
+    republish_ms: Millis = 60_000
