@@ -109,11 +109,8 @@ def load_settings(path: Path | None = None, **given: object) -> Settings:
         pydantic.ValidationError: a field is unknown or impossible; the error names it.
     """
     if path is None:
-        return Settings(**given)  # type: ignore[arg-type]  # checked by pydantic at run time
+        return Settings(**given)  # type: ignore[arg-type]  # checked by pydantic
     path.stat()  # pydantic-settings silently skips a file that is missing
-    configured = type(
-        "FileSettings",
-        (Settings,),
-        {"model_config": SettingsConfigDict(**{**Settings.model_config, "yaml_file": path})},  # type: ignore[typeddict-item]
-    )
-    return configured(**given)
+    config = SettingsConfigDict(**{**Settings.model_config, "yaml_file": path})  # type: ignore[typeddict-item]
+    configured: type[Settings] = type("FileSettings", (Settings,), {"model_config": config})
+    return configured(**given)  # type: ignore[arg-type]
