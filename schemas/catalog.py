@@ -89,7 +89,9 @@ class Variant(Frozen):
     name: Name
     checkpoint: str
     weight_bits: Positive
-    """Bits per weight of a layer (4.25 for mxfp4 experts); embeddings are 16-bit."""
+    """Bits per weight of a layer; embeddings and the LM head are 16-bit."""
+    expert_bits: Positive | None = None
+    """Bits per weight of the experts where they differ from the rest (4.25 for mxfp4)."""
     kv_bits: Positive = 16
     gpus: tuple[Name, ...]
     vllm_args: dict[str, str] = {}
