@@ -3,7 +3,7 @@
 #
 #   prerequisites.sh PYTHON
 #
-# Java and Maven are only for the local Kafka: not needed if CORAL_BOOTSTRAP_SERVERS is set or a Docker daemon answers.
+# Java and Maven are only for the local Kafka: not needed if CORAL_KAFKA__BOOTSTRAP_SERVERS is set or a Docker daemon answers.
 set -euo pipefail
 python="${1:-python3.11}"
 missing=0
@@ -24,7 +24,7 @@ java_major() { java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | he
 
 docker_answers() { command -v docker >/dev/null && timeout 5 docker info >/dev/null 2>&1; }
 
-if [ -z "${CORAL_BOOTSTRAP_SERVERS:-}" ] && ! docker_answers; then
+if [ -z "${CORAL_KAFKA__BOOTSTRAP_SERVERS:-}" ] && ! docker_answers; then
   major="$(java_major || true)"
   if [ "${major:-0}" -lt 17 ]; then
     lacking "Java 17 or newer (for the local Kafka)" "apt-get install openjdk-17-jre-headless" "brew install openjdk@17"
@@ -33,7 +33,7 @@ if [ -z "${CORAL_BOOTSTRAP_SERVERS:-}" ] && ! docker_answers; then
     lacking "Maven (fetches the local Kafka)" "apt-get install maven" "brew install maven"
   fi
   if [ "$missing" -ne 0 ]; then
-    echo "Java and Maven are not needed with CORAL_BOOTSTRAP_SERVERS=host:port or a running Docker daemon." >&2
+    echo "Java and Maven are not needed with CORAL_KAFKA__BOOTSTRAP_SERVERS=host:port or a running Docker daemon." >&2
   fi
 fi
 

@@ -1,0 +1,144 @@
+"""Apache Kafka as a local Java process: one KRaft node on a loopback port, gone when its starter is.
+
+Figures (2 cores, Java 17), once the jars are there: 5 s from nothing to an answer, 4 s on existing data, 380 MB
+resident; SIGTERM to gone 0.5-3 s; start after SIGKILL 13 s, as the new incarnation waits out the old session.
+"""
+
+import base64
+import logging
+import os
+import signal
+import string
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from shutil import rmtree
+
+from agents import kafka_watch
+from agents.kafka_jars import KAFKA_FILES, fetch_jars, find_java
+from agents.kafka_probe import BrokerUnavailable, free_ports, wait_until_answers
+
+log = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 90.0
+GRACE_S = 15.0
+JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+class LocalBroker:
+    """One broker whose port and data stay the same over `stop`, `kill` and `start`. Every method blocks.
+
+    Without `data_dir` the data lies in a temporary folder that `close` removes (or the watcher, if this process
+    dies before). The log is kept: in `data_dir`, else below `cache_dir`/kafka/logs.
+    """
+
+    def __init__(self, cache_dir: Path, data_dir: Path | None = None) -> None:
+        """Raises BrokerUnavailable if Java, or Maven while the jars are missing, cannot be had."""
+        self._java = find_java()
+        self._jars = fetch_jars(cache_dir)
+        self.port, self._controller_port = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self._temporary = data_dir is None
+        self.data_dir = (data_dir or Path(tempfile.mkdtemp(prefix="coral-kafka-"))).resolve()
+        logs = self._jars.parent / "logs" if self._temporary else self.data_dir
+        logs.mkdir(parents=True, exist_ok=True)
+        self.log_path = logs / f"kafka-{os.getpid()}-{self.port}.log"
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self.pid: int | None = None
+        """The Java process, while there is one."""
+
+    @property
+    def running(self) -> bool:
+        return self._watcher is not None and self._watcher.poll() is None
+
+    def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Start and wait until it answers. Raises BrokerUnavailable, with the log's end, if it does not."""
+        if self.running:
+            raise RuntimeError(f"the broker at {self.bootstrap} is running")
+        config = self._write_config()
+        if not (self.data_dir / "log" / "meta.properties").exists():
+            self._format(config)
+        self._spawn(config)
+        if not wait_until_answers(self.bootstrap, timeout_s, lambda: self.running):
+            self.kill()
+            raise BrokerUnavailable(f"Kafka did not start; {self.log_path} ends:\n{self._log_end()}")
+
+    def stop(self) -> None:
+        """SIGTERM, after 15 s SIGKILL; returns when the process is gone."""
+        if self._watcher is not None and self._watcher.stdin is not None:
+            self._watcher.stdin.close()
+        self._reap()
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        if self.running and self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+        self._reap()
+
+    def close(self) -> None:
+        """Stop it for good, and remove the data if it was temporary."""
+        self.stop()
+        if self._temporary:
+            rmtree(self.data_dir, ignore_errors=True)
+
+    def _reap(self) -> None:
+        if self._watcher is None:
+            return
+        try:
+            self._watcher.wait(GRACE_S + 10)
+        except subprocess.TimeoutExpired:  # takes Java with it (kafka_watch.py)
+            self._watcher.kill()
+            self._watcher.wait()
+        for pipe in (self._watcher.stdin, self._watcher.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._watcher = self.pid = None
+
+    def _write_config(self) -> Path:
+        template = string.Template((KAFKA_FILES / "server.properties").read_text())
+        config = self.data_dir / "server.properties"
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        config.write_text(
+            template.substitute(
+                listen="127.0.0.1",
+                port=self.port,
+                controller_port=self._controller_port,
+                data=self.data_dir / "log",
+            )
+        )
+        return config
+
+    def _command(self, main: str, *arguments: str) -> list[str]:
+        logging_config = f"-Dlog4j2.configurationFile=file:{KAFKA_FILES / 'log4j2.properties'}"
+        return [self._java, *JVM, logging_config, "-cp", f"{self._jars}/*", main, *arguments]
+
+    def _format(self, config: Path) -> None:
+        # As org.apache.kafka.common.Uuid prints it; a leading dash would read as an option.
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BrokerUnavailable(f"Kafka's data folder could not be formatted: {done.stdout}{done.stderr}")
+
+    def _spawn(self, config: Path) -> None:
+        watch = [sys.executable, "-I", "-S", kafka_watch.__file__, "--parent", str(os.getpid())]
+        watch += ["--grace", str(GRACE_S)]
+        if self._temporary:
+            watch += ["--litter", str(self.data_dir)]
+        with self.log_path.open("ab") as kafka_log:
+            self._watcher = subprocess.Popen(
+                [*watch, "--", *self._command("kafka.Kafka", str(config))],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=kafka_log,
+                # Ctrl-C in the terminal reaches us alone: the broker stops after those who talk to it.
+                start_new_session=True,
+            )
+        # An empty line: the watcher failed before it had a child; then `running` is false.
+        told = self._watcher.stdout.readline() if self._watcher.stdout else b""
+        self.pid = int(told) if told.strip() else None
+
+    def _log_end(self, lines: int = 15) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,78 @@
+"""What every way to a broker needs: does it answer, which ports are free, the error that says what is missing."""
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+
+log = logging.getLogger(__name__)
+
+# Below the range from which Linux (32768) and macOS (49152) take the ports of outgoing connections. A client
+# that retries a stopped broker on a port of that range can, by chance, connect to itself and keep the port.
+PORTS = range(20_000, 32_768)
+
+
+class BrokerUnavailable(Exception):
+    """No broker could be had; the message names each way that was tried and what it lacks."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct loopback TCP ports that nothing is bound to right now."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
+
+
+def answers(bootstrap: str, timeout_s: float = 5.0) -> bool:
+    """Whether a broker at one of these `host:port,...` answers a metadata request with itself in it."""
+    if not any(_accepts(address, timeout_s) for address in bootstrap.split(",")):
+        return False
+    # A thread, since the caller may be inside a running event loop.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, _metadata(bootstrap, timeout_s)).result()
+
+
+def wait_until_answers(bootstrap: str, timeout_s: float, is_alive: Callable[[], bool]) -> bool:
+    """Ask until it answers, `is_alive` turns false, or the time (seconds) is up."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and is_alive():
+        if answers(bootstrap):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _accepts(address: str, timeout_s: float) -> bool:
+    host, _, port = address.strip().rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+async def _metadata(bootstrap: str, timeout_s: float) -> bool:
+    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=int(timeout_s * 1000))
+    try:
+        await asyncio.wait_for(client.bootstrap(), timeout_s)
+        # A broker that the controller has not let in yet is missing from its own answer.
+        return bool(client.cluster.brokers())
+    except (KafkaError, OSError, TimeoutError) as error:
+        log.debug("no answer from %s: %s", bootstrap, error)
+        return False
+    finally:
+        await client.close()
