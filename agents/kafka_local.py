@@ -1,7 +1,7 @@
 """Apache Kafka as a local Java process: one KRaft node on a loopback port, gone when its starter is.
 
-Figures (2 cores, Java 17), once the jars are there: 5 s from nothing to an answer, 4 s on existing data, 380 MB
-resident; SIGTERM to gone 0.5-3 s; start after SIGKILL 13 s, as the new incarnation waits out the old session.
+Figures (2 cores, Java 17), once the jars are there: 5 s from nothing to an answer, 4 s on existing data, 380
+MB resident; SIGTERM to gone 0.5-3 s; start after SIGKILL 13 s, as the new process waits out the old session.
 """
 
 import base64
@@ -18,7 +18,7 @@ from shutil import rmtree
 
 from agents import kafka_watch
 from agents.kafka_jars import KAFKA_FILES, fetch_jars, find_java
-from agents.kafka_probe import BrokerUnavailable, free_ports, wait_until_answers
+from agents.kafka_probe import BrokerUnavailable, free_ports, is_free, wait_until_answers
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 class LocalBroker:
     """One broker whose port and data stay the same over `stop`, `kill` and `start`. Every method blocks.
 
-    Without `data_dir` the data lies in a temporary folder that `close` removes (or the watcher, if this process
-    dies before). The log is kept: in `data_dir`, else below `cache_dir`/kafka/logs.
+    Without `data_dir` the data lies in a temporary folder that `close` removes (or the watcher, if this
+    process dies before). The log is kept: in `data_dir`, else below `cache_dir`/kafka/logs.
     """
 
     def __init__(self, cache_dir: Path, data_dir: Path | None = None) -> None:
@@ -57,6 +57,9 @@ class LocalBroker:
         """Start and wait until it answers. Raises BrokerUnavailable, with the log's end, if it does not."""
         if self.running:
             raise RuntimeError(f"the broker at {self.bootstrap} is running")
+        if not is_free(self.port):
+            # Else another's broker on this port would answer for ours.
+            raise BrokerUnavailable(f"port {self.port} is taken")
         config = self._write_config()
         if not (self.data_dir / "log" / "meta.properties").exists():
             self._format(config)

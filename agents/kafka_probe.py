@@ -1,4 +1,4 @@
-"""What every way to a broker needs: does it answer, which ports are free, the error that says what is missing."""
+"""What every way to a broker needs: does it answer, which ports are free, the error that says what lacks."""
 
 import asyncio
 import logging
@@ -27,14 +27,20 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         port = random.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
+        if port not in found and is_free(port):
             found.append(port)
     return found
+
+
+def is_free(port: int) -> bool:
+    """Whether nothing listens on this loopback TCP port; connections of one that did may still fade out."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def answers(bootstrap: str, timeout_s: float = 5.0) -> bool:

@@ -1,0 +1,86 @@
+"""What all tests share: one Kafka for the session, names of one's own on it, and skips that may not happen.
+
+| variable | meaning |
+| --- | --- |
+| CORAL_KAFKA__BOOTSTRAP_SERVERS | use this Kafka instead of starting one |
+| CORAL_KAFKA_IMAGE | the image for Docker (default: the official one) |
+| CORAL_BROKER | `docker` (default) or `local`: which way to a broker is tried first |
+| CORAL_REQUIRE | marks, with commas, whose tests must not be skipped: a skip fails |
+"""
+
+import os
+import secrets
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from agents.broker import DEFAULT_CACHE, DEFAULT_IMAGE, Broker, BrokerUnavailable, LocalBroker, start_broker
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The session's broker; tests that stop or kill one take `own_broker`."""
+    try:
+        with start_broker(
+            os.environ.get("CORAL_KAFKA__BOOTSTRAP_SERVERS"),
+            prefer="local" if os.environ.get("CORAL_BROKER") == "local" else "docker",
+            image=os.environ.get("CORAL_KAFKA_IMAGE", DEFAULT_IMAGE),
+        ) as started:
+            yield started
+    except BrokerUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def kafka(broker: Broker) -> str:
+    """Bootstrap servers of the session's broker."""
+    return broker.bootstrap
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[LocalBroker]:
+    """A started local broker of the test's own, to stop, kill and start again; its data goes with it."""
+    try:
+        started = LocalBroker(DEFAULT_CACHE, tmp_path / "kafka")
+    except BrokerUnavailable as error:
+        pytest.skip(str(error))
+    try:
+        started.start()
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.fixture
+def topic_prefix() -> str:
+    """A prefix for topics and consumer groups that no other test has: the session shares one broker."""
+    return f"t{secrets.token_hex(4)}"
+
+
+def _required() -> set[str]:
+    return {mark.strip() for mark in os.environ.get("CORAL_REQUIRE", "").split(",") if mark.strip()}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn the skip of a test with a required mark into a failure."""
+    report = yield
+    marks = _required() & {mark.name for mark in item.iter_markers()}
+    if report.skipped and not hasattr(report, "wasxfail") and marks:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but CORAL_REQUIRE names {', '.join(sorted(marks))}: {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A whole module that skips itself cannot be asked for its marks: with any required mark, it fails."""
+    report = yield
+    if report.skipped and _required():
+        report.outcome = "failed"
+        report.longrepr = f"module skipped, but CORAL_REQUIRE is set: {report.longrepr}"
+    return report
