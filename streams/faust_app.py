@@ -1,0 +1,94 @@
+"""Builds and runs a Faust app the way both of ours need it (design notes: kafka.md, "Faust").
+
+Faust carries messages and elects the control leader. It keeps no state here: no tables, no web server, no
+leader topic, and no offsets either, since `source_topic` declares topics with `acks=False`. An offset is
+committed by who knows that the work is done (`commit`); Faust's own bookkeeping commits past unacknowledged
+events (faust-streaming #606), also for events it skips around a rebalance.
+"""
+
+import asyncio
+import logging
+import ssl
+import tempfile
+from collections.abc import Mapping
+
+import faust
+from faust.types import TP, TopicT
+from faust.types.auth import CredentialsT
+
+from schemas.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TP, int]
+"""Topic partition -> the next offset to read, as Kafka commits it."""
+
+
+def make_faust_app(app_id: str, kafka: KafkaSettings) -> faust.App:
+    """An app of consumer group `app_id`; nothing connects before it is run."""
+    return faust.App(
+        app_id,
+        broker=[f"kafka://{server.strip()}" for server in kafka.bootstrap_servers.split(",")],
+        broker_credentials=_credentials(kafka),
+        key_serializer="raw",
+        value_serializer="raw",
+        autodiscover=False,
+        # A dead worker's partitions move after 6 s, the least that brokers allow by default.
+        broker_session_timeout=6.0,
+        broker_heartbeat_interval=1.0,
+        broker_rebalance_timeout=10.0,
+        broker_commit_interval=0.5,
+        producer_linger=0,
+        consumer_auto_offset_reset="earliest",  # "latest" loses what comes before the first commit
+        stream_wait_empty=False,  # its wait never ends when events are acknowledged later
+        topic_disable_leader=True,  # the leader topic adds partitions and rebalances
+        topic_allow_declare=False,  # topics are made by `coral topics create`, never by a reader
+        web_enabled=False,
+        worker_redirect_stdouts=False,
+        datadir=tempfile.gettempdir(),  # holds nothing without tables, but must exist
+    )
+
+
+def source_topic(app: faust.App, name: str) -> TopicT:
+    """A topic to read raw bytes from; its offsets are committed by `commit` only."""
+    return app.topic(name, key_type=bytes, value_type=bytes, acks=False)
+
+
+async def commit(app: faust.App, offsets: Offsets) -> bool:
+    """Commit as this member of the group; False if the group moved on without it, which commits nothing.
+
+    Faust offers no public way to commit a given offset; `_commit` is the hook that its transports implement.
+    """
+    mine = {tp: offset for tp, offset in offsets.items() if tp in app.consumer.assignment()}
+    return bool(mine) and bool(await app.consumer._commit(mine))  # type: ignore[attr-defined]
+
+
+def run_worker(app: faust.App) -> None:
+    """Run in this process until SIGTERM or SIGINT; blocks.
+
+    Raises:
+        SystemExit: the worker crashed; the code is not 0.
+    """
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    worker = faust.Worker(app, loop=loop, override_logging=False, quiet=True)
+    try:
+        worker.execute_from_commandline()
+    except SystemExit as done:
+        if done.code:
+            raise
+    log.info("worker stopped app=%s", app.conf.id)
+
+
+def _credentials(kafka: KafkaSettings) -> CredentialsT | None:
+    context = None
+    if kafka.security_protocol.endswith("SSL"):
+        context = ssl.create_default_context(cafile=kafka.ssl_cafile)
+    if kafka.security_protocol.startswith("SASL"):
+        return faust.SASLCredentials(
+            username=kafka.sasl_username,
+            password=kafka.sasl_password,
+            ssl_context=context,
+            mechanism=kafka.sasl_mechanism,
+        )
+    return None if context is None else faust.SSLCredentials(context=context)
