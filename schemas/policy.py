@@ -49,6 +49,8 @@ class CorePolicy(Frozen):
     """A price this many times above or below the last of its offer is quarantined."""
     solve_interval_ms: Millis = 10_000
     """Least time between two solves that demand, price or availability asks for."""
+    urgent_interval_ms: Millis = 500
+    """Least time before a solve that a loss or a refusal asks for: a burst of them is solved once."""
     adjust_interval_ms: Millis = 360_000
     """Adjustment interval: denominator of K, and the longest time without a solve."""
 

@@ -5,7 +5,7 @@ Only the composition root (`streams.cli`) reads settings; everything else is han
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import (
@@ -101,7 +101,7 @@ class Settings(BaseSettings):
         return (init_settings, env_settings, YamlConfigSettingsSource(settings_cls))
 
 
-def load_settings(path: Path | None = None, **given: object) -> Settings:
+def load_settings(path: Path | None = None, **given: Any) -> Settings:
     """Settings from a YAML file, the environment and what is given, the last winning.
 
     Raises:
@@ -109,8 +109,8 @@ def load_settings(path: Path | None = None, **given: object) -> Settings:
         pydantic.ValidationError: a field is unknown or impossible; the error names it.
     """
     if path is None:
-        return Settings(**given)  # type: ignore[arg-type]  # checked by pydantic
+        return Settings(**given)
     path.stat()  # pydantic-settings silently skips a file that is missing
-    config = SettingsConfigDict(**{**Settings.model_config, "yaml_file": path})  # type: ignore[typeddict-item]
+    config = SettingsConfigDict(**{**Settings.model_config, "yaml_file": path})
     configured: type[Settings] = type("FileSettings", (Settings,), {"model_config": config})
-    return configured(**given)  # type: ignore[arg-type]
+    return configured(**given)

@@ -1,0 +1,154 @@
+"""From an allocation to instances on named claims.
+
+Instances that the new target still has stay where they are; the rest become victims, the least
+advanced first (a starting one is cancelled before a ready one is drained). New instances take free
+held nodes first, then nodes that can still be had, and the nodes of victims only when nothing else is
+left, since those must be drained before anything starts on them.
+"""
+
+from itertools import count
+
+from schemas.plans import Claim, Rank, Stage
+from schemas.problems import Pool, Template
+from streams.core import offers
+from streams.core.fleet import is_healthy
+from streams.core.state import ClaimState, InstanceState, State, Wish
+
+
+def bind(state: State) -> None:
+    """Make instances and claims match `state.wishes`; what cannot be bound needs another solve."""
+    for instance in state.instances.values():
+        instance.wanted = False
+    missing = [wish for wish in state.wishes for _ in range(_keep(state, wish))]
+    for victim in [i.id for i in state.instances.values() if not i.wanted and i.role is None]:
+        del state.instances[victim]  # It never was in a plan, so there is nothing to end.
+    serial = count(1)
+    for wish in missing:
+        if not _create(state, wish, f"{state.lineage}-{state.offset + 1}-{next(serial)}"):
+            state.need("claim_refused")
+
+
+def is_whole(state: State, instance: InstanceState) -> bool:
+    """Whether every claim of an instance still stands."""
+    return all(claim in state.claims for claim in instance.claims)
+
+
+def users(state: State, claim: str) -> list[InstanceState]:
+    return [instance for instance in state.instances.values() if claim in instance.claims]
+
+
+def _keep(state: State, wish: Wish) -> int:
+    """Mark which instances of a wish stay, and return how many are missing."""
+    alike = sorted(
+        (
+            i
+            for i in state.instances.values()
+            if _matches(i, wish) and is_whole(state, i) and _stands(state, i)
+        ),
+        key=lambda i: (-_progress(i), i.id),
+    )
+    for place, instance in enumerate(alike):
+        instance.wanted = place < wish.count
+    return max(0, wish.count - len(alike))
+
+
+def _matches(instance: InstanceState, wish: Wish) -> bool:
+    return (instance.template_id, instance.pool, instance.service) == (
+        wish.template_id,
+        wish.pool,
+        wish.service,
+    )
+
+
+def _stands(state: State, instance: InstanceState) -> bool:
+    """Whether an instance may stay: not on its way out, and on no node that is leaving or suspect."""
+    if instance.role == "draining" and instance.failed is None:
+        return False
+    granted = (state.claims[claim].claim.node for claim in instance.claims)
+    return all(node is None or node not in state.nodes or is_healthy(state, node) for node in granted)
+
+
+def _progress(instance: InstanceState) -> int:
+    if instance.ready:
+        return 3
+    return {"serving": 2, "starting": 1}.get(instance.role or "", 0)
+
+
+def _create(state: State, wish: Wish, serial: str) -> bool:
+    """Bind one new instance, all of its nodes or none."""
+    template = state.templates[wish.template_id]
+    taken: list[str] = []
+    asked: list[ClaimState] = []
+    for place, configuration in enumerate(template.nodes):
+        found = _free_claim(state, wish.pool, configuration, taken)
+        if found is None and _can_ask(state, wish.pool, configuration, asked):
+            claim = _new_claim(state, wish.pool, configuration, f"c{serial}-{place}")
+            asked.append(claim)
+            found = claim.claim.id
+        found = found or _victims_claim(state, wish.pool, configuration, taken)
+        if found is None:
+            return False
+        taken.append(found)
+    state.claims |= {claim.claim.id: claim for claim in asked}
+    instance = InstanceState(
+        id=f"i{serial}",
+        template_id=template.id,
+        rating=wish.rating,
+        service=wish.service,
+        pool=wish.pool,
+        stages=_stages(template, taken),
+    )
+    state.instances[instance.id] = instance
+    return True
+
+
+def _held(state: State, pool: Pool, configuration: str) -> list[str]:
+    """Claims of a pool and configuration that something new may go on, granted ones first."""
+    return sorted(
+        (
+            key
+            for key, c in state.claims.items()
+            if c.claim.pool == pool
+            and c.claim.configuration == configuration
+            and (c.claim.node is None or c.claim.node not in state.nodes or is_healthy(state, c.claim.node))
+        ),
+        key=lambda key: (state.claims[key].claim.node is None, key),
+    )
+
+
+def _free_claim(state: State, pool: Pool, configuration: str, taken: list[str]) -> str | None:
+    held = (c for c in _held(state, pool, configuration) if c not in taken)
+    return next((c for c in held if not users(state, c)), None)
+
+
+def _victims_claim(state: State, pool: Pool, configuration: str, taken: list[str]) -> str | None:
+    held = (c for c in _held(state, pool, configuration) if c not in taken)
+    return next((c for c in held if not any(i.wanted for i in users(state, c))), None)
+
+
+def _can_ask(state: State, pool: Pool, configuration: str, asked: list[ClaimState]) -> bool:
+    more = offers.obtainable(state, pool, configuration) or 0
+    waiting = [c.claim for c in (*state.claims.values(), *asked) if c.claim.node is None]
+    return more > sum(c.pool == pool and c.configuration == configuration for c in waiting)
+
+
+def _new_claim(state: State, pool: Pool, configuration: str, claim_id: str) -> ClaimState:
+    # The price of this moment stays with the claim: history is not priced again.
+    usd = offers.price(state, pool, configuration)
+    if usd is None:
+        raise LookupError(f"{pool.key}|{configuration}: bound without a price")
+    claim = Claim(id=claim_id, configuration=configuration, pool=pool, usd_per_hour=usd)
+    return ClaimState(claim=claim, asked_ms=state.now_ms)
+
+
+def _stages(template: Template, claims: list[str]) -> tuple[Stage, ...]:
+    first = 0
+    stages = []
+    for index, stage in enumerate(template.stages):
+        ranks = tuple(
+            Rank(claim=claims[r.node], device_ids=r.device_ids, tp=r.tp, memory_gb=r.memory_gb)
+            for r in stage.ranks
+        )
+        stages.append(Stage(index=index, first_layer=first, layers=stage.layers, ranks=ranks))
+        first += stage.layers
+    return tuple(stages)

@@ -1,0 +1,131 @@
+"""From facts to a problem, and from its answer to a target, if the answer is worth the move."""
+
+from collections import Counter
+
+from schemas.base import digest
+from schemas.events import Solved
+from schemas.plans import Target
+from schemas.policy import CorePolicy
+from schemas.problems import Answer, Chosen, Problem, Running, Service, ServiceDemand
+from streams.core import offers
+from streams.core.binding import is_whole
+from streams.core.state import PendingSolve, State, Wish, stock_key
+from streams.core.triggers import FORCED
+
+Allocation = dict[tuple[str, str], int]
+"""(template id, pool key) -> instances."""
+
+
+def ask(state: State, policy: CorePolicy, wanted: dict[Service, float], reason: str) -> PendingSolve:
+    """Put the question: demand, stock and prices as of now, and what runs."""
+    offset = state.offset + 1
+    problem = Problem(
+        id=f"p{state.lineage}-{offset}",
+        library=state.library,
+        demands=tuple(
+            ServiceDemand(service=s, rate=rate) for s, rate in sorted(wanted.items(), key=lambda i: i[0].key)
+        ),
+        stocks=tuple(offers.stocks(state)),
+        running=_running(state),
+        startup_ratio={s.model: s.startup_s * 1000 / policy.adjust_interval_ms for s in policy.served},
+    )
+    state.last_solve_ms = state.now_ms
+    state.needs.clear()
+    state.solved_with = {
+        stock_key(s.pool, s.configuration): (s.usd_per_hour, s.nodes) for s in problem.stocks
+    }
+    return PendingSolve(problem=problem, reason=reason, cause_offset=offset, asked_ms=state.now_ms)
+
+
+def _running(state: State) -> tuple[Running, ...]:
+    kinds = {(i.template_id, i.pool.key): i for i in state.instances.values()}
+    return tuple(
+        Running(template=state.templates[kind.template_id], rating=kind.rating, pool=kind.pool, count=count)
+        for kind, count in ((kinds[key], count) for key, count in sorted(_bound(state).items()))
+    )
+
+
+def accept(state: State, policy: CorePolicy, event: Solved) -> bool:
+    """Take an answer as the new target, if it is the one asked for and worth the move.
+
+    Returns:
+        Whether the target changed. An answer of an older epoch, or to another question, is dropped
+        (a later leader asked again); one that only confirms what is there changes nothing.
+    """
+    pending = state.pending_solve
+    if pending is None or event.epoch != state.epoch or event.problem != pending.problem.id:
+        return False
+    state.pending_solve = None
+    answer = event.answer
+    # Also when the move is not worth it: the question is answered, and not to be put again.
+    state.planned_for = {d.service.key: d.rate for d in pending.problem.demands}
+    if not _is_worth_it(state, policy, pending, answer):
+        return False
+    if state.target is not None and answer.unmet == state.target.unmet and _same(state, answer):
+        return False
+    state.target = _target(state, pending, answer)
+    state.wishes = [_wish(chosen) for chosen in answer.chosen]
+    state.templates |= {chosen.template.id: chosen.template for chosen in answer.chosen}
+    return True
+
+
+def _is_worth_it(state: State, policy: CorePolicy, pending: PendingSolve, answer: Answer) -> bool:
+    """An answer that demand does not force must save a minimum share of what the fleet costs."""
+    if state.target is None or pending.reason in FORCED:
+        return True
+    unmet, before = (sum(u.share for u in found) for found in (answer.unmet, state.target.unmet))
+    if unmet < before:
+        return True
+    return answer.usd_per_hour <= _cost_now(state, pending.problem) * (1 - policy.minimum_saving)
+
+
+def _cost_now(state: State, problem: Problem) -> float:
+    """What the accepted allocation costs at the prices the answer was found with, USD per hour."""
+    prices = {stock_key(s.pool, s.configuration): s.usd_per_hour for s in problem.stocks}
+    return sum(
+        wish.count * prices.get(stock_key(wish.pool, node), 0.0)
+        for wish in state.wishes
+        for node in state.templates[wish.template_id].nodes
+    )
+
+
+def _same(state: State, answer: Answer) -> bool:
+    """Whether an answer is what was wished for and is still whole."""
+    asked = {(c.template.id, c.pool.key): c.count for c in answer.chosen}
+    hoped = {(wish.template_id, wish.pool.key): wish.count for wish in state.wishes}
+    return asked == hoped == _bound(state)
+
+
+def _bound(state: State) -> Allocation:
+    """The instances the target has that are whole, running or on their way."""
+    return dict(
+        Counter(
+            (i.template_id, i.pool.key) for i in state.instances.values() if i.wanted and is_whole(state, i)
+        )
+    )
+
+
+def _wish(chosen: Chosen) -> Wish:
+    return Wish(
+        template_id=chosen.template.id,
+        rating=chosen.rating,
+        service=chosen.service,
+        pool=chosen.pool,
+        count=chosen.count,
+    )
+
+
+def _target(state: State, pending: PendingSolve, answer: Answer) -> Target:
+    return Target(
+        id=f"t{state.lineage}-{state.offset + 1}",
+        reason=pending.reason,
+        cause_offset=pending.cause_offset,
+        problem=pending.problem.id,
+        inputs=digest(pending.problem),
+        method=answer.method,
+        usd_per_hour=answer.usd_per_hour,
+        bound_usd_per_hour=answer.bound_usd_per_hour,
+        gap=answer.gap,
+        demand={d.service.key: d.rate for d in pending.problem.demands},
+        unmet=answer.unmet,
+    )

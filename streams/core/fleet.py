@@ -1,0 +1,153 @@
+"""Which nodes are there (house.md, law 9). The core alone decides that one is lost, on log time.
+
+    registered -> silent -> suspect (10 s: nothing new goes there) -> lost (30 s: planned around)
+
+Silence counts only on partitions that somebody listens to, and not while most of the fleet is silent
+together: then it is the listener that is blind. What the provisioner reports gone is gone whatever the
+heartbeats say.
+"""
+
+from typing import assert_never
+
+from schemas.events import (
+    ClaimGranted,
+    FleetAlive,
+    Heartbeat,
+    NodeGone,
+    NodeHeard,
+    NodeReported,
+    NodeSilent,
+    RollCall,
+)
+from schemas.policy import CorePolicy
+from streams.core.state import NodeState, State
+
+
+FleetEvent = NodeReported | NodeSilent | NodeHeard | RollCall | FleetAlive | ClaimGranted | NodeGone
+
+
+def absorb(state: State, event: FleetEvent) -> None:
+    match event:
+        case NodeReported():
+            _absorb_report(state, event)
+        case NodeSilent():
+            _silence(state, event.node, event.last_heard_ms)
+        case NodeHeard():
+            if event.node in state.nodes:
+                state.nodes[event.node].silent_since_ms = None
+        case RollCall():
+            for name in [n for n, node in state.nodes.items() if node.partition == event.partition]:
+                if name not in event.nodes:
+                    _silence(state, name, state.now_ms)
+        case FleetAlive():
+            state.alive_ms[event.partition] = state.now_ms
+        case ClaimGranted():
+            _absorb_grant(state, event)
+        case NodeGone():
+            lose(state, event.node, event.reason, claim=event.claim)
+        case _:
+            assert_never(event)
+
+
+def _absorb_report(state: State, event: NodeReported) -> None:
+    """Take a node's report: it registers, or says something new."""
+    report = event.report
+    known = state.nodes.get(report.node)
+    if known is not None and known.report.boot == report.boot and known.report.at_ms > report.at_ms:
+        return
+    node = NodeState(
+        partition=event.partition, report=report, drained_by=known.drained_by if known is not None else None
+    )
+    if is_going(node) and not (known is not None and is_going(known)):
+        _need_if_used(state, report.node, "notice")
+    state.nodes[report.node] = node
+    if report.claim is not None:
+        _absorb_grant(state, ClaimGranted(claim=report.claim, node=report.node))
+
+
+def _silence(state: State, name: str, since_ms: int) -> None:
+    node = state.nodes.get(name)
+    if node is not None and node.silent_since_ms is None:
+        node.silent_since_ms = since_ms
+
+
+def _absorb_grant(state: State, event: ClaimGranted) -> None:
+    held = state.claims.get(event.claim)
+    if held is not None:
+        held.claim = held.claim.model_copy(update={"node": event.node})
+
+
+def lose(state: State, name: str, reason: str, claim: str | None = None) -> None:
+    """A node is no more: its claims go, and every instance on it fails."""
+    state.nodes.pop(name, None)
+    _need_if_used(state, name, "node_lost")
+    for key in [key for key, c in state.claims.items() if c.claim.node == name or key == claim]:
+        del state.claims[key]
+        for instance in state.instances.values():
+            if key in instance.claims:
+                instance.failed = instance.failed or f"node {name}: {reason}"
+
+
+def drain(state: State, name: str, by: str | None) -> None:
+    """An operator wants nothing to run on a node any more, or again (`by` is None)."""
+    node = state.nodes.get(name)
+    if node is not None:
+        node.drained_by = by
+        _need_if_used(state, name, "operator")
+
+
+def _need_if_used(state: State, name: str, reason: str) -> None:
+    claims = {key for key, c in state.claims.items() if c.claim.node == name}
+    if any(i.wanted and claims & i.claims for i in state.instances.values()):
+        state.need(reason)
+
+
+def silence_ms(state: State, node: NodeState) -> int:
+    """How long a node has been silent, in log time."""
+    return 0 if node.silent_since_ms is None else max(0, state.now_ms - node.silent_since_ms)
+
+
+def is_suspect(state: State, node: NodeState, policy: CorePolicy) -> bool:
+    return silence_ms(state, node) >= policy.suspect_after_ms
+
+
+def is_blind(state: State, policy: CorePolicy) -> bool:
+    """Whether most of the fleet went silent together."""
+    suspects = sum(is_suspect(state, node, policy) for node in state.nodes.values())
+    return suspects > 1 and suspects > policy.blind_share * len(state.nodes)
+
+
+def judge(state: State, policy: CorePolicy) -> None:
+    """Lose the nodes that are silent for too long on partitions that are listened to."""
+    if is_blind(state, policy):
+        return
+    for name, node in sorted(state.nodes.items()):
+        listened = state.now_ms - state.alive_ms.get(node.partition, 0) <= policy.alive_after_ms
+        if listened and silence_ms(state, node) >= policy.lost_after_ms:
+            lose(state, name, f"silent for {silence_ms(state, node) // 1000} s")
+
+
+def is_healthy(state: State, name: str) -> bool:
+    """Whether something new may go on a node."""
+    node = state.nodes.get(name)
+    if node is None or state.policy is None:
+        return False
+    return not is_suspect(state, node, state.policy) and not is_going(node)
+
+
+def is_going(node: NodeState) -> bool:
+    """Whether a node will leave: it or its cloud said so, or an operator drains it."""
+    report: Heartbeat = node.report
+    return report.leaving or report.notice_deadline_ms is not None or node.drained_by is not None
+
+
+def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
+    """Suspects, nodes that will leave, and blindness, by alert name."""
+    wait = policy.suspect_after_ms // 1000
+    suspects = sorted(name for name, node in state.nodes.items() if is_suspect(state, node, policy))
+    going = sorted(name for name, node in state.nodes.items() if is_going(node))
+    alerts = {f"NodeSuspect:{n}": f"{n} is silent for {wait} s and more" for n in suspects}
+    alerts |= {f"NodeGoing:{n}": f"{n} will leave" for n in going}
+    if is_blind(state, policy):
+        alerts["FleetBlind"] = f"{len(suspects)} of {len(state.nodes)} nodes are silent: none is given up"
+    return alerts

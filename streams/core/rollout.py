@@ -1,0 +1,225 @@
+"""From a target to the plan of right now: who starts, who serves, who drains.
+
+Laws:
+
+1. An instance enters the plan when all its nodes are there and free of others, all or none: on no
+   prefix of a roll-out is a device given twice or more used than there is.
+2. What is replaced keeps serving until its service's new instances are ready, unless they need its nodes.
+3. An instance is the restart unit: when a rank fails, all end; then the next attempt, with back-off,
+   or, attempts used up, another place.
+4. A claim stays in the plan until nothing of ours runs on its node.
+"""
+
+from schemas.events import StageReport
+from schemas.plans import Instance, Plan
+from schemas.policy import CorePolicy
+from streams.core import offers
+from streams.core.binding import is_whole, users
+from streams.core.fleet import is_healthy
+from streams.core.state import InstanceState, State
+
+ENDED = frozenset({"drained", "failed", "refused"})
+Reports = dict[str, StageReport | None]
+"""Rank (`claim/stage`) -> what its node says of it in this attempt; None when it says nothing."""
+
+
+def advance(state: State, policy: CorePolicy) -> None:
+    """Move every instance as far as what was reported allows."""
+    _give_up_claims(state, policy)
+    for instance in list(state.instances.values()):
+        _observe(state, policy, instance)
+    for instance in list(state.instances.values()):
+        _move(state, policy, instance)
+    _release_claims(state)
+    used = {i.template_id for i in state.instances.values()} | {w.template_id for w in state.wishes}
+    state.templates = {key: t for key, t in state.templates.items() if key in used}
+
+
+# --- what was reported -----------------------------------------------------------------------------
+def _reports(state: State, instance: InstanceState) -> Reports:
+    """What the nodes say; ranks whose claim or node is gone are left out: nothing runs there any more."""
+    said: Reports = {}
+    for stage in instance.stages:
+        for rank in stage.ranks:
+            held = state.claims.get(rank.claim)
+            node = state.nodes.get(held.claim.node or "") if held is not None else None
+            if node is not None:
+                said[f"{rank.claim}/{stage.index}"] = next(
+                    (
+                        report
+                        for report in node.report.stages
+                        if (report.instance, report.attempt, report.stage)
+                        == (instance.id, instance.attempt, stage.index)
+                    ),
+                    None,
+                )
+    return said
+
+
+def _observe(state: State, policy: CorePolicy, instance: InstanceState) -> None:
+    """Note readiness and failure of the current attempt."""
+    if instance.role is None:
+        return
+    said = _reports(state, instance)
+    everywhere = len(said) == sum(len(stage.ranks) for stage in instance.stages)
+    instance.ready = everywhere and all(r is not None and r.state == "ready" for r in said.values())
+    if instance.role != "draining" and instance.failed is None:
+        instance.failed = _failure(instance, said)
+    if instance.failed is not None and instance.role != "draining":
+        instance.role = "draining"
+        instance.retry_at_ms = state.now_ms + policy.backoff_ms * 2 ** (instance.attempt - 1)
+    instance.seen = tuple(sorted({*instance.seen, *(k for k, r in said.items() if r is not None)}))
+
+
+def _failure(instance: InstanceState, said: Reports) -> str | None:
+    for rank, report in said.items():
+        if report is None and rank in instance.seen:
+            return f"{rank}: vanished"
+        if report is not None and report.state in ENDED | {"draining"}:
+            return f"{rank}: {report.state}: {report.reason or 'no reason given'}"
+    return None
+
+
+def _has_ended(instance: InstanceState, said: Reports, *, planned: bool) -> bool:
+    """Whether no rank runs any more.
+
+    A rank that was never reported may still be on its way up, as long as the plan has the instance.
+    """
+    return all(
+        (rank in instance.seen or not planned) if report is None else report.state in ENDED
+        for rank, report in said.items()
+    )
+
+
+# --- what follows ----------------------------------------------------------------------------------
+def _move(state: State, policy: CorePolicy, instance: InstanceState) -> None:
+    if instance.role is None:
+        _enter(state, instance)
+    elif instance.role == "draining":
+        _end(state, policy, instance, _reports(state, instance))
+    elif not instance.wanted:
+        if not instance.ready or _may_drain(state, instance):
+            instance.role = "draining"
+    elif instance.ready:
+        instance.role = "serving"
+
+
+def _enter(state: State, instance: InstanceState) -> None:
+    """Law 1: all nodes there, healthy and free."""
+    if not is_whole(state, instance):
+        del state.instances[instance.id]
+        state.need("claim_refused")
+        return
+    for claim in instance.claims:
+        node = state.claims[claim].claim.node
+        if node is None or not is_healthy(state, node):
+            return
+        if any(other.role is not None for other in users(state, claim) if other is not instance):
+            return
+    instance.role = "starting"
+
+
+def _may_drain(state: State, victim: InstanceState) -> bool:
+    """Law 2."""
+    heirs = [i for i in state.instances.values() if i.wanted and i.service == victim.service]
+    needed = any(
+        claim in other.claims
+        for other in state.instances.values()
+        if other.wanted and other.role is None
+        for claim in victim.claims
+    )
+    return needed or all(heir.role == "serving" and heir.ready for heir in heirs)
+
+
+def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
+    """Law 3: once everything ended, the next attempt, another place, or nothing."""
+    if not _has_ended(instance, said, planned=is_whole(state, instance)):
+        return
+    if instance.failed is None or not instance.wanted:
+        del state.instances[instance.id]
+    elif not is_whole(state, instance):
+        del state.instances[instance.id]
+        state.need("node_lost")
+    elif _is_hopeless(policy, instance, said):
+        del state.instances[instance.id]
+        for stage in instance.stages:
+            for rank in stage.ranks:
+                held = state.claims[rank.claim].claim
+                offers.refuse(state, held.pool, held.configuration, policy.refusal_memory_ms)
+        state.need("instance_failed")
+    elif state.now_ms >= instance.retry_at_ms:
+        instance.attempt += 1
+        instance.role, instance.failed, instance.seen = None, None, ()
+        _enter(state, instance)
+
+
+def _is_hopeless(policy: CorePolicy, instance: InstanceState, said: Reports) -> bool:
+    refused = any(report is not None and report.state == "refused" for report in said.values())
+    return refused or instance.attempt >= policy.attempts
+
+
+# --- claims ----------------------------------------------------------------------------------------
+def give_back(state: State, claim: str) -> None:
+    """A claim that will not be met: the instances that wait for it go, and with them their other claims."""
+    for instance in users(state, claim):
+        if instance.role is None:
+            del state.instances[instance.id]
+            state.need("claim_refused")
+    if not users(state, claim):
+        state.claims.pop(claim, None)
+
+
+def _give_up_claims(state: State, policy: CorePolicy) -> None:
+    """Give up claims whose node did not register in time; the pool counts as out of stock for a while."""
+    for key, held in list(state.claims.items()):
+        node = held.claim.node
+        missing = node is None or node not in state.nodes
+        if missing and state.now_ms - held.asked_ms >= policy.grant_timeout_ms:
+            offers.refuse(state, held.claim.pool, held.claim.configuration, policy.refusal_memory_ms)
+            give_back(state, key)
+
+
+def _release_claims(state: State) -> None:
+    """Law 4."""
+    used = {claim for instance in state.instances.values() for claim in instance.claims}
+    state.claims = {key: held for key, held in state.claims.items() if key in used}
+
+
+# --- the plan --------------------------------------------------------------------------------------
+def current_plan(state: State) -> Plan | None:
+    """The plan of right now, with the sequence it would have; None before the first target."""
+    if state.target is None:
+        return None
+    instances = [i for _, i in sorted(state.instances.items()) if i.role is not None]
+    return Plan(
+        fleet=state.fleet,
+        lineage=state.lineage,
+        epoch=state.epoch,
+        sequence=state.sequence + 1,
+        at_ms=state.now_ms,
+        target=state.target,
+        templates=tuple(state.templates[t] for t in sorted({i.template_id for i in instances})),
+        claims=tuple(held.claim for _, held in sorted(state.claims.items())),
+        instances=tuple(_planned(i) for i in instances if is_whole(state, i)),
+    )
+
+
+def _planned(instance: InstanceState) -> Instance:
+    if instance.role is None:
+        raise ValueError(f"{instance.id}: not in the plan")
+    return Instance(
+        id=instance.id,
+        attempt=instance.attempt,
+        role=instance.role,
+        template_id=instance.template_id,
+        rating=instance.rating,
+        service=instance.service,
+        pool=instance.pool,
+        stages=instance.stages,
+    )
+
+
+def says_more(plan: Plan, last: Plan | None) -> bool:
+    """Whether a plan differs from the last one in more than its number, its time and its epoch."""
+    blank = {"epoch": 0, "sequence": 1, "at_ms": 0}
+    return last is None or plan.model_copy(update=blank) != last.model_copy(update=blank)

@@ -1,0 +1,162 @@
+"""All that the core knows. It is a fold of the control log and nothing else.
+
+Plain mutable models, so that a snapshot is `model_dump_json()` and nothing can hide outside it. Facts
+(what was reported) stand apart from intents (what was decided); everything that can be derived from
+them is derived anew at each record and not kept.
+"""
+
+from pydantic import BaseModel, ConfigDict
+
+from schemas.events import DemandClosed, Heartbeat, Offer
+from schemas.plans import Claim, Plan, Role, Stage, Target
+from schemas.policy import CorePolicy
+from schemas.problems import Pool, Problem, Rating, Service, Template
+
+
+class Mutable(BaseModel):
+    """Part of the state: closed to unknown keys, changed by the core only."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+# --- facts -----------------------------------------------------------------------------------------
+class OfferState(Mutable):
+    """The last word of one source on one (pool, configuration)."""
+
+    offer: Offer
+    usd_per_hour: float | None = None
+    price_at_ms: int = 0
+    obtainable: int | None = None
+    obtainable_at_ms: int = 0
+
+
+class NodeState(Mutable):
+    """A registered node: its last report, and since when it is silent."""
+
+    partition: int
+    report: Heartbeat
+    silent_since_ms: int | None = None
+    """Broker time it was last heard at, once it is silent."""
+    drained_by: str | None = None
+    """The operator who asked that nothing runs here."""
+
+
+# --- intents ---------------------------------------------------------------------------------------
+class Wish(Mutable):
+    """One line of the accepted allocation: `count` instances of a template in a pool."""
+
+    template_id: str
+    rating: Rating
+    service: Service
+    pool: Pool
+    count: int
+
+
+class ClaimState(Mutable):
+    """A node this fleet asked for."""
+
+    claim: Claim
+    asked_ms: int
+
+
+class InstanceState(Mutable):
+    """One instance from its binding to the end of its last process."""
+
+    id: str
+    template_id: str
+    rating: Rating
+    service: Service
+    pool: Pool
+    stages: tuple[Stage, ...]
+    wanted: bool = True
+    """The target has it; False makes it a victim of a roll-out."""
+    role: Role | None = None
+    """None: bound, but not in the plan yet, since its nodes are not all there and free."""
+    attempt: int = 1
+    seen: tuple[str, ...] = ()
+    """Ranks (`claim/stage`) that were reported for this attempt."""
+    ready: bool = False
+    failed: str | None = None
+    """Why this attempt failed; its other ranks are being ended."""
+    retry_at_ms: int = 0
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset(rank.claim for stage in self.stages for rank in stage.ranks)
+
+
+class PendingSolve(Mutable):
+    """A solve that was asked for and has not come back."""
+
+    problem: Problem
+    reason: str
+    cause_offset: int
+    asked_ms: int
+
+
+class PendingPublish(Mutable):
+    plan: Plan
+    cause_offset: int
+
+
+class State(Mutable):
+    """The whole of it; `State()` is the state before record 0."""
+
+    # The log's own
+    offset: int = -1
+    now_ms: int = 0
+    """Log time: LogAppendTime of the last record, never going back."""
+    history: str = ""
+    """Running digest of (offset, timestamp, bytes, effects) of every record so far."""
+    lineage: int = 0
+    epoch: int = 0
+    leader: str | None = None
+    fleet: str = ""
+    library: str = ""
+    policy: CorePolicy | None = None
+
+    # Facts
+    demand: dict[str, list[DemandClosed]] = {}
+    """Key of (model, class) -> its closed windows, oldest first, each window once."""
+    offers: dict[str, OfferState] = {}
+    refused_until_ms: dict[str, int] = {}
+    """`pool|configuration` -> until when it counts as out of stock."""
+    nodes: dict[str, NodeState] = {}
+    alive_ms: dict[int, int] = {}
+    """Fleet partition -> log time of its last `FleetAlive`."""
+
+    # Intents
+    target: Target | None = None
+    wishes: list[Wish] = []
+    templates: dict[str, Template] = {}
+    claims: dict[str, ClaimState] = {}
+    instances: dict[str, InstanceState] = {}
+    planned_for: dict[str, float] = {}
+    """Service key -> rate of the last accepted or confirmed solve, headroom included."""
+    solved_with: dict[str, tuple[float, int]] = {}
+    """`pool|configuration` -> (price, stock) of the last problem."""
+    last_solve_ms: int | None = None
+    needs: list[str] = []
+    """Named reasons why the target cannot stand: something it rests on broke."""
+
+    # Effects not yet confirmed, and what was said
+    sequence: int = 0
+    plan: Plan | None = None
+    """The newest plan decided."""
+    pending_solve: PendingSolve | None = None
+    pending_publish: PendingPublish | None = None
+    published_ms: int = 0
+    put_aside: dict[int, str] = {}
+    """Offset of an unreadable record -> reason, until `DeadLettered`."""
+    wake_at_ms: int | None = None
+    alerts: dict[str, str] = {}
+    """Standing alerts by name; each is told once until it clears."""
+
+    def need(self, reason: str) -> None:
+        """Note that the target cannot stand any more."""
+        if reason not in self.needs:
+            self.needs.append(reason)
+
+
+def stock_key(pool: Pool, configuration: str) -> str:
+    return f"{pool.key}|{configuration}"

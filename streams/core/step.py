@@ -1,0 +1,213 @@
+"""The one entry point: `step(state, record) -> effects`, total and deterministic.
+
+Live control, replay and simulation drive this same function. It changes its own state and nothing
+else; what shall be done comes back as effects, and what they bring about comes in as records.
+
+    absorb: the record becomes facts
+    react:  facts -> fleet judged -> instances advanced -> solve? -> target bound -> plan? -> wake-up
+"""
+
+import hashlib
+from typing import assert_never
+
+from schemas.base import canonical
+from schemas.events import (
+    AvailabilityChanged,
+    ClaimGranted,
+    ClaimRefused,
+    ClaimReleased,
+    ControlEvent,
+    DeadLettered,
+    DemandClosed,
+    FleetAlive,
+    Leading,
+    LineageStarted,
+    NodeGone,
+    NodeHeard,
+    NodeReported,
+    NodeSilent,
+    OperatorRequested,
+    PriceChanged,
+    Published,
+    RollCall,
+    Solved,
+    SolveFailed,
+    Tick,
+)
+from schemas.policy import CorePolicy
+from streams.core import binding, decide, demand, fleet, offers, rollout, triggers, wakeups
+from streams.core.effects import Alert, Effect, Publish, PutAside, Solve, WakeAt
+from streams.core.record import LogRecord, Malformed
+from streams.core.state import PendingPublish, State
+
+
+def step(state: State, record: LogRecord) -> list[Effect]:
+    """Take one record of the control log.
+
+    Args:
+        record: the next record; its offset must be above `state.offset`.
+
+    Returns:
+        What to do, in order. Every effect but `Alert` stays pending until its record comes.
+    """
+    if record.offset <= state.offset:
+        raise ValueError(f"record {record.offset} after {state.offset}: the log has one order")
+    state.now_ms = max(state.now_ms, record.timestamp_ms)
+    effects = _absorb(state, record)
+    if state.policy is not None:
+        effects += _react(state, state.policy, record)
+    state.offset = record.offset
+    state.history = _history(state.history, record, effects)
+    return effects
+
+
+def _history(before: str, record: LogRecord, effects: list[Effect]) -> str:
+    said = [[type(effect).__name__, effect.model_dump(mode="json")] for effect in effects]
+    head = f"{before}|{record.offset}|{record.timestamp_ms}|".encode()
+    return hashlib.sha256(head + record.value + b"|" + canonical(said)).hexdigest()
+
+
+# --- absorb ----------------------------------------------------------------------------------------
+def _absorb(state: State, record: LogRecord) -> list[Effect]:
+    event = record.event
+    if isinstance(event, Malformed):
+        state.put_aside[record.offset] = event.reason
+        return [PutAside(offset=record.offset, reason=event.reason)]
+    if isinstance(event, Leading):
+        return _lead(state, event, record.offset)
+    return _absorb_event(state, event)
+
+
+def _lead(state: State, event: Leading, offset: int) -> list[Effect]:
+    """A new leader: everything that is not confirmed is to be done again, in its epoch."""
+    state.leader, state.epoch = event.token, offset
+    state.fleet, state.policy, state.library = event.fleet, event.policy, event.library
+    state.wake_at_ms = None
+    effects: list[Effect] = [PutAside(offset=o, reason=r) for o, r in sorted(state.put_aside.items())]
+    if state.pending_solve is not None:
+        effects.append(Solve(epoch=state.epoch, problem=state.pending_solve.problem))
+    return effects
+
+
+def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:
+    match event:
+        case LineageStarted():
+            state.lineage = event.lineage
+        case DemandClosed():
+            demand.absorb(state, event)
+        case AvailabilityChanged() | PriceChanged():
+            doubt = offers.absorb(state, event)
+            return [] if doubt is None else [Alert(name="PriceQuarantined", text=doubt)]
+        case (
+            NodeReported()
+            | NodeSilent()
+            | NodeHeard()
+            | RollCall()
+            | FleetAlive()
+            | ClaimGranted()
+            | NodeGone()
+        ):
+            fleet.absorb(state, event)
+        case ClaimRefused():
+            _absorb_refusal(state, event)
+        case Solved():
+            if state.policy is not None and decide.accept(state, state.policy, event):
+                binding.bind(state)
+        case SolveFailed():
+            return _absorb_failure(state, event)
+        case OperatorRequested():
+            _absorb_request(state, event)
+        case Published() | DeadLettered() | Tick():
+            _confirm(state, event)
+        case ClaimReleased() | Leading():
+            pass
+        case _:
+            assert_never(event)
+    return []
+
+
+def _absorb_refusal(state: State, event: ClaimRefused) -> None:
+    if state.policy is not None:
+        offers.absorb_refusal(state, event, state.policy)
+        rollout.give_back(state, event.claim)
+
+
+def _absorb_failure(state: State, event: SolveFailed) -> list[Effect]:
+    """A solve without an answer: the target stands, and the next trigger asks again."""
+    pending = state.pending_solve
+    if pending is None or event.epoch != state.epoch or event.problem != pending.problem.id:
+        return []
+    state.pending_solve = None
+    if pending.reason in triggers.FORCED:
+        state.need(pending.reason)
+    return [Alert(name="SolveFailed", text=f"{event.problem}: {event.reason}")]
+
+
+def _confirm(state: State, event: Published | DeadLettered | Tick) -> None:
+    """What was asked for has been done."""
+    match event:
+        case Published():
+            if state.pending_publish is not None and state.pending_publish.plan.id == event.plan:
+                state.pending_publish = None
+        case DeadLettered():
+            state.put_aside.pop(event.offset, None)
+        case Tick():
+            if state.wake_at_ms is not None and event.due_ms >= state.wake_at_ms:
+                state.wake_at_ms = None
+
+
+def _absorb_request(state: State, event: OperatorRequested) -> None:
+    if event.node is None:
+        state.need("operator")
+    else:
+        fleet.drain(state, event.node, event.by if event.kind == "drain" else None)
+
+
+# --- react -----------------------------------------------------------------------------------------
+def _react(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect]:
+    offers.forget_refusals(state)
+    fleet.judge(state, policy)
+    rollout.advance(state, policy)
+    effects = [
+        *_solve(state, policy),
+        *_publish(state, policy, record),
+        *_alert(state, policy),
+    ]
+    due = wakeups.earliest(state, policy)
+    if due is not None and due != state.wake_at_ms:
+        state.wake_at_ms = due
+        effects.append(WakeAt(at_ms=due))
+    return effects
+
+
+def _solve(state: State, policy: CorePolicy) -> list[Effect]:
+    wanted = demand.wanted_demand(state, policy)
+    reason = triggers.due_reason(state, policy, wanted)
+    if reason is None:
+        return []
+    state.pending_solve = decide.ask(state, policy, wanted, reason)
+    return [Solve(epoch=state.epoch, problem=state.pending_solve.problem)]
+
+
+def _publish(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect]:
+    """Publish a plan that says more than the last; the last one again for a new leader and once a minute."""
+    plan = rollout.current_plan(state)
+    if plan is None:
+        return []
+    leads = isinstance(record.event, Leading)
+    if leads or rollout.says_more(plan, state.plan):
+        state.plan, state.sequence = plan, plan.sequence
+        state.pending_publish = PendingPublish(plan=plan, cause_offset=record.offset)
+    elif state.plan is None or state.now_ms < state.published_ms + policy.republish_ms:
+        return []
+    state.published_ms = state.now_ms
+    cause = state.pending_publish.cause_offset if state.pending_publish is not None else record.offset
+    return [Publish(epoch=state.epoch, plan=state.plan, cause_offset=cause)]
+
+
+def _alert(state: State, policy: CorePolicy) -> list[Effect]:
+    """Tell each standing alert once, until it clears."""
+    standing = {**triggers.standing_alerts(state, policy), **fleet.standing_alerts(state, policy)}
+    told = [Alert(name=n, text=t) for n, t in sorted(standing.items()) if n not in state.alerts]
+    state.alerts = standing
+    return list(told)

@@ -1,0 +1,86 @@
+"""When to solve again, and why: every solve has one named reason.
+
+A need (something the target rests on broke) waits for `urgent_interval_ms` since the last solve, so
+that a burst of them is solved once; every other reason waits for `solve_interval_ms`.
+"""
+
+from schemas.policy import CorePolicy
+from schemas.problems import Service
+from streams.core import demand, offers
+from streams.core.state import State, stock_key
+
+FORCED = frozenset({"demand_up", "node_lost", "claim_refused", "instance_failed", "notice", "operator"})
+"""Reasons for which an answer is taken even if it saves nothing: the target cannot stand."""
+
+
+def due_reason(state: State, policy: CorePolicy, wanted: dict[Service, float]) -> str | None:
+    """Why to solve now; None when there is no reason, or when it is too early for the one there is."""
+    if state.pending_solve is not None or not offers.stocks(state) or not wanted:
+        return None
+    reason = _reason(state, policy, wanted)
+    return reason if reason is not None and state.now_ms >= earliest_ms(state, policy) else None
+
+
+def earliest_ms(state: State, policy: CorePolicy) -> int:
+    """From when on the next solve may be asked for, in log time."""
+    wait = policy.urgent_interval_ms if state.needs else policy.solve_interval_ms
+    return 0 if state.last_solve_ms is None else state.last_solve_ms + wait
+
+
+def _reason(state: State, policy: CorePolicy, wanted: dict[Service, float]) -> str | None:
+    if state.needs:
+        return state.needs[0]
+    if state.last_solve_ms is None:
+        return "first"
+    return (
+        _demand_reason(state, wanted)
+        or _price_reason(state, policy)
+        or _availability_reason(state)
+        or _periodic_reason(state, policy)
+    )
+
+
+def _demand_reason(state: State, wanted: dict[Service, float]) -> str | None:
+    moves = [rate - state.planned_for.get(service.key, 0.0) for service, rate in wanted.items()]
+    if any(move > 0 for move in moves):
+        return "demand_up"
+    return "demand_down" if any(move < 0 for move in moves) else None
+
+
+def _price_reason(state: State, policy: CorePolicy) -> str | None:
+    """A price moved of something that is held or could be had; what is out of stock has no price."""
+    held = {stock_key(c.claim.pool, c.claim.configuration) for c in state.claims.values()}
+    for stock in offers.stocks(state):
+        key = stock_key(stock.pool, stock.configuration)
+        known = state.solved_with.get(key)
+        if known is None or (stock.nodes == 0 and key not in held):
+            continue
+        if abs(stock.usd_per_hour - known[0]) >= policy.price_change * known[0]:
+            return "price"
+    return None
+
+
+def _availability_reason(state: State) -> str | None:
+    """Stock came or went where it matters: from or to nothing, or more of it while demand is unmet."""
+    short = state.target is not None and bool(state.target.unmet)
+    for stock in offers.stocks(state):
+        known = state.solved_with.get(stock_key(stock.pool, stock.configuration))
+        before = known[1] if known is not None else 0
+        if (stock.nodes > 0) != (before > 0) or (short and stock.nodes > before):
+            return "availability"
+    return None
+
+
+def _periodic_reason(state: State, policy: CorePolicy) -> str | None:
+    elapsed = state.now_ms - (state.last_solve_ms or 0)
+    return "periodic" if elapsed >= policy.adjust_interval_ms else None
+
+
+def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
+    """What people should know as long as it holds, by name."""
+    alerts = {f"TelemetryStale:{k}": f"no closed window of {k}" for k in demand.stale_keys(state, policy)}
+    if state.target is not None:
+        for unmet in state.target.unmet:
+            key = unmet.service.key
+            alerts[f"UnmetDemand:{key}"] = f"{unmet.share:.0%} of {key} unmet, bound by {unmet.binding}"
+    return alerts
