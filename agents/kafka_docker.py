@@ -6,6 +6,8 @@ helper (Ryuk) removes the container if this process is killed; with TESTCONTAINE
 
 import contextlib
 import logging
+import os
+import socket
 import string
 import time
 from collections.abc import Iterator
@@ -53,17 +55,27 @@ def docker_broker(image: str, log_dir: Path) -> Iterator[tuple[str, Path]]:
 
 @contextlib.contextmanager
 def _daemon() -> Iterator[DockerClient]:
+    _check_socket(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"))
     try:
         client = DockerClient.from_env(timeout=PING_TIMEOUT_S)
         client.ping()
     except (DockerException, requests.RequestException) as error:
         raise BrokerUnavailable(f"Docker does not answer: {str(error)[:200]}") from error
     try:
-        if not client.api.base_url.startswith("http+docker://"):
-            raise BrokerUnavailable(f"Docker is not on this machine ({client.api.base_url})")
         yield client
     finally:
         client.close()
+
+
+def _check_socket(address: str) -> None:
+    """The SDK leaks its socket when nobody listens; and a broker on another machine is not at 127.0.0.1."""
+    if not address.startswith("unix://"):
+        raise BrokerUnavailable(f"Docker is not on this machine ({address})")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(address.removeprefix("unix://"))
+        except OSError as error:
+            raise BrokerUnavailable(f"no Docker daemon at {address} ({error.strerror})") from error
 
 
 def _ensure_image(client: DockerClient, image: str) -> None:
