@@ -215,6 +215,6 @@ class Answer(Frozen):
     usd_per_hour: Rate
     penalty_usd_per_hour: Rate
     bound_usd_per_hour: float
-    """No allocation of this problem has a lower cost plus penalties (unmet demand priced in)."""
+    """No allocation that leaves as little demand unmet costs less, start-up penalties included."""
     gap: Rate
     seconds: Rate
