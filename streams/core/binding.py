@@ -11,7 +11,7 @@ from itertools import count
 from schemas.plans import Claim, Rank, Stage
 from schemas.problems import Pool, Template
 from streams.core import offers
-from streams.core.fleet import is_healthy
+from streams.core.fleet import is_going, is_healthy
 from streams.core.state import ClaimState, InstanceState, State, Wish
 
 
@@ -33,6 +33,17 @@ def is_whole(state: State, instance: InstanceState) -> bool:
     return all(claim in state.claims for claim in instance.claims)
 
 
+def stands(state: State, instance: InstanceState) -> bool:
+    """Whether an instance may stay: whole, not on its way out, on no node that will leave.
+
+    A suspect node may be back in a moment: what runs there stays until the node is lost.
+    """
+    if not is_whole(state, instance) or (instance.role == "draining" and instance.failed is None):
+        return False
+    nodes = (state.nodes.get(state.claims[claim].claim.node or "") for claim in instance.claims)
+    return not any(node is not None and is_going(node) for node in nodes)
+
+
 def users(state: State, claim: str) -> list[InstanceState]:
     return [instance for instance in state.instances.values() if claim in instance.claims]
 
@@ -40,11 +51,7 @@ def users(state: State, claim: str) -> list[InstanceState]:
 def _keep(state: State, wish: Wish) -> int:
     """Mark which instances of a wish stay, and return how many are missing."""
     alike = sorted(
-        (
-            i
-            for i in state.instances.values()
-            if _matches(i, wish) and is_whole(state, i) and _stands(state, i)
-        ),
+        (i for i in state.instances.values() if _matches(i, wish) and stands(state, i)),
         key=lambda i: (-_progress(i), i.id),
     )
     for place, instance in enumerate(alike):
@@ -58,14 +65,6 @@ def _matches(instance: InstanceState, wish: Wish) -> bool:
         wish.pool,
         wish.service,
     )
-
-
-def _stands(state: State, instance: InstanceState) -> bool:
-    """Whether an instance may stay: not on its way out, and on no node that is leaving or suspect."""
-    if instance.role == "draining" and instance.failed is None:
-        return False
-    granted = (state.claims[claim].claim.node for claim in instance.claims)
-    return all(node is None or node not in state.nodes or is_healthy(state, node) for node in granted)
 
 
 def _progress(instance: InstanceState) -> int:

@@ -8,7 +8,7 @@ from schemas.plans import Target
 from schemas.policy import CorePolicy
 from schemas.problems import Answer, Chosen, Problem, Running, Service, ServiceDemand
 from streams.core import offers
-from streams.core.binding import is_whole
+from streams.core.binding import stands
 from streams.core.state import PendingSolve, State, Wish, stock_key
 from streams.core.triggers import FORCED
 
@@ -90,17 +90,17 @@ def _cost_now(state: State, problem: Problem) -> float:
 
 
 def _same(state: State, answer: Answer) -> bool:
-    """Whether an answer is what was wished for and is still whole."""
+    """Whether an answer is what was wished for and still stands."""
     asked = {(c.template.id, c.pool.key): c.count for c in answer.chosen}
     hoped = {(wish.template_id, wish.pool.key): wish.count for wish in state.wishes}
     return asked == hoped == _bound(state)
 
 
 def _bound(state: State) -> Allocation:
-    """The instances the target has that are whole, running or on their way."""
+    """The instances of the target that stand, running or on their way."""
     return dict(
         Counter(
-            (i.template_id, i.pool.key) for i in state.instances.values() if i.wanted and is_whole(state, i)
+            (i.template_id, i.pool.key) for i in state.instances.values() if i.wanted and stands(state, i)
         )
     )
 

@@ -22,11 +22,10 @@ from schemas.events import (
 from schemas.policy import CorePolicy
 from streams.core.state import NodeState, State
 
-
 FleetEvent = NodeReported | NodeSilent | NodeHeard | RollCall | FleetAlive | ClaimGranted | NodeGone
 
 
-def absorb(state: State, event: FleetEvent) -> None:
+def absorb(state: State, event: FleetEvent) -> None:  # noqa: C901  one flat table
     match event:
         case NodeReported():
             _absorb_report(state, event)

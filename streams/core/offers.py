@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from schemas.events import AvailabilityChanged, ClaimRefused, PriceChanged
 from schemas.policy import CorePolicy
 from schemas.problems import Pool, Stock
-from streams.core.fleet import is_healthy
-from streams.core.state import OfferState, State, stock_key
+from streams.core.fleet import is_going
+from streams.core.state import ClaimState, OfferState, State, stock_key
 
 
 def absorb(state: State, event: AvailabilityChanged | PriceChanged) -> str | None:
@@ -76,7 +76,7 @@ def _of(state: State, pool: Pool, configuration: str) -> Iterable[OfferState]:
 
 
 def stocks(state: State) -> list[Stock]:
-    """A_r(c): healthy held nodes plus obtainable ones, where both a price and an availability are known."""
+    """A_r(c): held nodes that will stay plus obtainable ones, where price and availability are known."""
     found = {
         stock_key(o.offer.pool, o.offer.configuration): (o.offer.pool, o.offer.configuration)
         for o in state.offers.values()
@@ -86,13 +86,14 @@ def stocks(state: State) -> list[Stock]:
         more, usd = obtainable(state, pool, configuration), price(state, pool, configuration)
         if more is None or usd is None:
             continue
-        held = sum(
-            1
-            for c in state.claims.values()
-            if c.claim.pool == pool
-            and c.claim.configuration == configuration
-            and c.claim.node is not None
-            and is_healthy(state, c.claim.node)
-        )
+        held = sum(_is_held(state, c, pool, configuration) for c in state.claims.values())
         result.append(Stock(pool=pool, configuration=configuration, nodes=held + more, usd_per_hour=usd))
     return result
+
+
+def _is_held(state: State, held: ClaimState, pool: Pool, configuration: str) -> bool:
+    """Whether a claim has its node. A suspect one counts: what runs there stays until it is lost."""
+    if (held.claim.pool, held.claim.configuration) != (pool, configuration):
+        return False
+    node = state.nodes.get(held.claim.node or "")
+    return node is not None and not is_going(node)

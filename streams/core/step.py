@@ -89,7 +89,7 @@ def _lead(state: State, event: Leading, offset: int) -> list[Effect]:
     return effects
 
 
-def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:
+def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:  # noqa: C901  one flat table
     match event:
         case LineageStarted():
             state.lineage = event.lineage

@@ -6,7 +6,7 @@ that a burst of them is solved once; every other reason waits for `solve_interva
 
 from schemas.policy import CorePolicy
 from schemas.problems import Service
-from streams.core import demand, offers
+from streams.core import demand, fleet, offers
 from streams.core.state import State, stock_key
 
 FORCED = frozenset({"demand_up", "node_lost", "claim_refused", "instance_failed", "notice", "operator"})
@@ -17,6 +17,8 @@ def due_reason(state: State, policy: CorePolicy, wanted: dict[Service, float]) -
     """Why to solve now; None when there is no reason, or when it is too early for the one there is."""
     if state.pending_solve is not None or not offers.stocks(state) or not wanted:
         return None
+    if fleet.is_blind(state, policy):
+        return None  # What a blind listener sees is no ground to move on: hold.
     reason = _reason(state, policy, wanted)
     return reason if reason is not None and state.now_ms >= earliest_ms(state, policy) else None
 

@@ -1,0 +1,310 @@
+"""The core as scripts: events in, decisions out."""
+
+from schemas.events import DemandClosed, NodeGone, NodeSilent, Offer, OperatorRequested, PriceChanged, Solved
+from streams.core.effects import Publish, PutAside, Solve
+from streams.core.record import Malformed
+from streams.core.state import State
+from streams.core.step import step
+from tests.streams.world import EAST, WEST, World, greedy, policy
+
+
+def settled(rate: float = 3.0, **given: object) -> World:
+    """A fleet that serves `rate` on four obtainable nodes in the east, more in the west."""
+    world = World(policy(**given))
+    world.offer(EAST, 1.0, 4)
+    world.offer(WEST, 2.0, 4)
+    world.demand(rate, windows=2)
+    return world
+
+
+def test_first_demand_brings_nodes_and_serves() -> None:
+    world = settled(3.0)
+    assert world.targets == ["first"]
+    assert world.serving() == 3
+    assert {c.pool for c in world.plans[-1].claims} == {EAST}
+    assert world.state.pending_publish is None
+    assert world.state.pending_solve is None
+
+
+def test_demand_up_adds_and_takes_the_next_pool_when_the_first_is_full() -> None:
+    world = settled(3.0)
+    world.demand(6.0, windows=2)
+    assert world.targets == ["first", "demand_up"]
+    assert world.serving() == 6
+    assert sorted(c.pool.region for c in world.plans[-1].claims) == ["east"] * 4 + ["west"] * 2
+
+
+def test_demand_down_waits_for_the_look_back_then_drains_and_releases() -> None:
+    world = settled(3.0)
+    world.demand(1.0, windows=4)
+    assert world.serving() == 3, "the look-back of 60 s still holds the peak"
+    world.demand(1.0, windows=6)
+    assert world.targets == ["first", "demand_down"]
+    assert world.serving() == 1
+    assert len(world.plans[-1].claims) == 1
+    roles = [{i.role for i in plan.instances} for plan in world.plans]
+    assert any("draining" in r for r in roles)
+
+
+def test_silence_is_not_zero() -> None:
+    world = settled(3.0)
+    world.wait(600_000)
+    assert world.serving() == 3
+    assert "TelemetryStale:m/interactive" in world.alerts
+    assert world.alerts.count("TelemetryStale:m/interactive") == 1
+
+
+def test_no_load_starts_nothing() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 4)
+    world.demand(0.0, windows=10)
+    assert all(not plan.instances and not plan.claims for plan in world.plans)
+
+
+def test_demand_that_wavers_around_a_boundary_changes_the_target_at_most_twice() -> None:
+    world = World(policy(headroom=0.2, rate_windows=3, scale_down_after_ms=300_000))
+    world.offer(EAST, 1.0, 20)
+    for window in range(360):  # one hour
+        world.demand(5.0 * (1.1 if window % 2 else 0.9))
+    assert len(world.targets) <= 2 + 1, world.targets
+
+
+def test_more_demand_than_there_is_names_what_is_unmet() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 2)
+    world.demand(5.0, windows=3)
+    assert world.serving() == 2
+    (unmet,) = world.plans[-1].target.unmet
+    assert unmet.binding == "stock of 1xL4"
+    assert "UnmetDemand:m/interactive/both" in world.alerts
+    assert len(world.targets) == 1, "the same shortage is solved once"
+
+
+def test_new_stock_is_taken_while_demand_is_unmet() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 2)
+    world.demand(5.0, windows=3)
+    world.offer(EAST, 1.0, 5)
+    world.demand(5.0, windows=2)
+    assert world.targets == ["first", "availability"]
+    assert world.serving() == 5
+
+
+def test_a_price_that_moves_little_or_without_stock_moves_nothing() -> None:
+    world = settled(3.0)
+    world.level[WEST.key, "1xL4"] = 0
+    world.stock(WEST)
+    world.demand(3.0)
+    solves = sum(isinstance(e, Solve) for _, e in world.effects)
+    for usd in (1.94, 0.5):
+        offer = Offer(pool=WEST, configuration="1xL4", source="test")
+        world.say(PriceChanged(offer=offer, usd_per_hour=usd, at_ms=world.now_ms))
+        world.demand(3.0)
+    assert sum(isinstance(e, Solve) for _, e in world.effects) == solves
+    assert world.targets == ["first"]
+
+
+def test_a_price_that_saves_enough_moves_the_fleet_without_a_gap() -> None:
+    world = settled(3.0)
+    world.offer(WEST, 0.4, 4)
+    before = len(world.plans)
+    world.demand(3.0, windows=3)
+    assert world.targets == ["first", "price"]
+    assert {c.pool for c in world.plans[-1].claims} == {WEST}
+    assert all(sum(i.role == "serving" for i in p.instances) >= 3 for p in world.plans[before - 1 :])
+
+
+def test_a_price_in_a_wrong_unit_is_quarantined() -> None:
+    world = settled(3.0)
+    offer = Offer(pool=WEST, configuration="1xL4", source="test")
+    world.say(PriceChanged(offer=offer, usd_per_hour=0.01, at_ms=world.now_ms + 1))
+    world.demand(3.0, windows=2)
+    assert "PriceQuarantined" in world.alerts
+    assert world.targets == ["first"]
+
+
+def test_a_window_counts_once() -> None:
+    world = settled(3.0)
+    window = next(r.event for r in reversed(world.records) if isinstance(r.event, DemandClosed))
+    before = world.state.demand["m/interactive"][-1]
+    world.say(window.model_copy(update={"offered": 999}))
+    assert world.state.demand["m/interactive"][-1] == before
+
+
+def test_a_node_that_is_gone_is_planned_around() -> None:
+    world = settled(3.0)
+    victim = next(iter(world.nodes))
+    world._release(victim)
+    world.say(NodeGone(node=victim, reason="preempted"))
+    world.demand(3.0, windows=2)
+    assert world.targets == ["first", "node_lost"]
+    assert world.serving() == 3
+    assert victim not in {c.node for c in world.plans[-1].claims}
+
+
+def test_a_silent_node_is_suspect_after_10_s_and_lost_after_30_s() -> None:
+    world = settled(3.0)
+    victim = next(iter(world.nodes))
+    world.dead.add(victim)
+    world.say(NodeSilent(partition=0, node=victim, last_heard_ms=world.now_ms))
+    world.wait(9_000)
+    assert f"NodeSuspect:{victim}" not in world.alerts
+    world.wait(2_000)
+    assert f"NodeSuspect:{victim}" in world.alerts
+    assert victim in world.state.nodes
+    world.wait(20_000)
+    assert victim not in world.state.nodes
+    world.demand(3.0, windows=2)
+    assert world.serving() == 3
+
+
+def test_silence_on_a_partition_that_nobody_listens_to_loses_nothing() -> None:
+    world = settled(3.0)
+    victim = next(iter(world.nodes))
+    world.say(NodeSilent(partition=0, node=victim, last_heard_ms=world.now_ms))
+    world.silent_partitions = True
+    world.demand(3.0, windows=12)
+    assert victim in world.state.nodes
+
+
+def test_when_most_go_silent_together_the_listener_is_blind_and_holds() -> None:
+    world = settled(4.0)
+    for name in list(world.nodes)[:3]:
+        world.say(NodeSilent(partition=0, node=name, last_heard_ms=world.now_ms))
+    world.demand(4.0, windows=12)
+    assert "FleetBlind" in world.alerts
+    assert len(world.state.nodes) == 4
+    assert world.targets == ["first"]
+
+
+def test_eight_of_twelve_preempted_at_once_are_planned_around() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 12)
+    world.offer(WEST, 2.0, 12)
+    world.demand(12.0, windows=2)
+    assert world.serving() == 12
+    world.level[EAST.key, "1xL4"] = 4
+    for name in list(world.nodes)[:8]:
+        world._release(name)
+        world.say(NodeGone(node=name, reason="preempted"))
+    world.demand(12.0, windows=3)
+    assert world.serving() == 12
+    assert sorted(c.pool.region for c in world.plans[-1].claims) == ["east"] * 4 + ["west"] * 8
+
+
+def test_a_failed_stage_is_tried_again_on_its_node_with_back_off_then_elsewhere() -> None:
+    world = settled(1.0)
+    (instance,) = world.plans[-1].instances
+    name = next(iter(world.nodes))
+    for attempt in (1, 2, 3):
+        world.set_stage(name, (instance.id, attempt, 0), "failed", "killed by hand")
+        world.wait(20_000)
+    attempts = {i.attempt for p in world.plans for i in p.instances if i.id == instance.id}
+    assert attempts == {1, 2, 3}
+    world.demand(1.0, windows=3)
+    assert world.targets == ["first", "instance_failed"]
+    assert world.serving() == 1
+    assert {c.node for c in world.plans[-1].claims}.isdisjoint({name})
+
+
+def test_a_refusal_is_remembered_and_planned_around() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 3)
+    world.offer(WEST, 2.0, 3)
+    world.level[EAST.key, "1xL4"] = 0  # the cloud says it has them and then refuses
+    world.demand(2.0, windows=3)
+    assert world.targets[:2] == ["first", "claim_refused"]
+    assert world.serving() == 2
+    assert {c.pool for c in world.plans[-1].claims} == {WEST}
+
+
+def test_an_instance_gets_all_of_its_nodes_or_gives_them_back() -> None:
+    world = World(policy(), solver=lambda p: greedy(p, nodes=("1xL4",) * 4))
+    world.offer(EAST, 1.0, 4)
+    world.level[EAST.key, "1xL4"] = 3
+    world.demand(1.0, windows=3)
+    assert not world.granted, "three of four nodes came: released"
+    assert all(not plan.instances for plan in world.plans)
+
+
+def test_several_nodes_make_one_instance() -> None:
+    world = World(policy(), solver=lambda p: greedy(p, nodes=("1xL4",) * 3))
+    world.offer(EAST, 1.0, 4)
+    world.demand(1.0, windows=2)
+    (instance,) = world.plans[-1].instances
+    assert [(s.first_layer, s.layers) for s in instance.stages] == [(0, 2), (2, 2), (4, 2)]
+    assert instance.role == "serving"
+
+
+def test_scaling_down_cancels_the_one_that_is_starting() -> None:
+    world = World(policy(scale_down_after_ms=10_000))
+    world.offer(EAST, 1.0, 4)
+    world.demand(1.0, windows=2)
+    (kept,) = world.plans[-1].instances
+    world.startup_ms = 10_000_000
+    world.demand(2.0, windows=2)
+    world.demand(1.0, windows=3)
+    (left,) = world.plans[-1].instances
+    assert left.id == kept.id
+
+
+def test_an_operator_drains_a_node() -> None:
+    world = settled(2.0)
+    name = next(iter(world.nodes))
+    world.say(OperatorRequested(kind="drain", node=name, by="ops"))
+    world.demand(2.0, windows=3)
+    assert world.targets == ["first", "operator"]
+    assert world.serving() == 2
+    assert name not in {c.node for c in world.plans[-1].claims}
+
+
+def test_an_unreadable_record_is_put_aside_until_confirmed() -> None:
+    world = World(policy())
+    effects = world.say(Malformed("no JSON"), b"\xff")
+    assert [e for e in effects if isinstance(e, PutAside)] == [PutAside(offset=2, reason="no JSON")]
+    assert world.state.put_aside == {2: "no JSON"}
+    world.wait(10)
+    assert world.state.put_aside == {}
+
+
+def test_a_new_leader_does_again_what_is_not_confirmed_and_drops_old_answers() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 4)
+    world.demand(2.0)
+    problem = world.state.pending_solve
+    assert problem is not None
+    old_epoch = world.state.epoch
+    world.lead("b")
+    again = [e for _, e in world.effects if isinstance(e, Solve)]
+    assert [e.epoch for e in again] == [old_epoch, world.state.epoch]
+    answer = greedy(problem.problem)
+    world.say(Solved(epoch=old_epoch, problem=problem.problem.id, answer=answer))
+    assert world.state.target is None, "an answer of an older epoch is dropped"
+    world.demand(2.0, windows=2)
+    assert world.serving() == 2
+    before = world.plans[-1]
+    world.lead("c")
+    assert world.plans[-1].order > before.order
+    assert world.plans[-1].instances == before.instances
+
+
+def test_the_plan_is_repeated_every_minute() -> None:
+    world = settled(1.0)
+    told = [e.plan.id for _, e in world.effects if isinstance(e, Publish)]
+    world.wait(125_000)
+    later = [e.plan.id for _, e in world.effects if isinstance(e, Publish)][len(told) :]
+    assert later == [told[-1]] * 2
+
+
+def test_the_same_log_gives_the_same_history_and_a_snapshot_goes_on_where_it_was() -> None:
+    world = settled(3.0)
+    world.demand(5.0, windows=3)
+    half = len(world.records) // 2
+    state = State()
+    for record in world.records[:half]:
+        step(state, record)
+    state = State.model_validate_json(state.model_dump_json())
+    for record in world.records[half:]:
+        step(state, record)
+    assert state.history == world.state.history
+    assert state == world.state

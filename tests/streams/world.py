@@ -1,0 +1,405 @@
+"""A world around the core, without Kafka, clocks or processes: log, cloud, nodes and solver as doubles.
+
+Time moves only by `wait`; nodes start, drain and fail in log time. The solver double is greedy: it
+covers each service with one-node templates from the cheapest stock.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+from itertools import count
+
+from schemas.base import Frozen
+from schemas.events import (
+    AvailabilityChanged,
+    ClaimGranted,
+    ClaimRefused,
+    ControlEvent,
+    DeadLettered,
+    DemandClosed,
+    FleetAlive,
+    Heartbeat,
+    Leading,
+    LineageStarted,
+    NodeReported,
+    Offer,
+    PriceChanged,
+    Published,
+    Solved,
+    StageReport,
+    Tick,
+)
+from schemas.plans import Plan
+from schemas.policy import CorePolicy, ServedClass
+from schemas.problems import (
+    Answer,
+    Chosen,
+    LatencyTable,
+    Pool,
+    Problem,
+    Rating,
+    ServiceDemand,
+    Template,
+    TemplateRank,
+    TemplateStage,
+    Unmet,
+)
+from streams.core.effects import Effect, Publish, PutAside, Solve, WakeAt
+from streams.core.record import LogRecord, Malformed
+from streams.core.state import State
+from streams.core.step import step
+
+EAST = Pool(cloud="gcp", region="east", market="on-demand")
+WEST = Pool(cloud="aws", region="west", market="spot")
+WINDOW_MS = 10_000
+START_MS = 1_700_000_000_000
+
+
+def template(model: str = "m", nodes: tuple[str, ...] = ("1xL4",)) -> Template:
+    """A chain of one stage a node."""
+    stages = tuple(
+        TemplateStage(layers=2, ranks=(TemplateRank(node=n, device_ids=(0,), memory_gb=10.0),))
+        for n in range(len(nodes))
+    )
+    identity = Template.identity(model, "bf16", {}, "both", "vllm", nodes, stages)
+    latency = LatencyTable(batch=(1,), step_ms=(10.0,), prefill_ms_per_token=0.1, startup_s=1.0)
+    return Template(
+        id=identity,
+        model=model,
+        variant="bf16",
+        checkpoint=model,
+        phase="both",
+        runtime="vllm",
+        nodes=nodes,
+        stages=stages,
+        latency=latency,
+    )
+
+
+def policy(**given: object) -> CorePolicy:
+    """One served model `m`, thresholds short enough for scripts."""
+    served = ServedClass(model="m", slo_class="interactive", mean_input_tokens=100.0, mean_output_tokens=10.0)
+    fields: dict[str, object] = {
+        "served": (served,),
+        "rate_windows": 1,
+        "headroom": 0.0,
+        "scale_down_after_ms": 60_000,
+        "solve_interval_ms": 5_000,
+        "adjust_interval_ms": 3_600_000,
+        **given,
+    }
+    return CorePolicy.model_validate(fields)
+
+
+def greedy(problem: Problem, nodes: tuple[str, ...] = ("1xL4",), rps: float = 1.0) -> Answer:
+    """Cover each demand with copies of one template, cheapest pool first."""
+    stock = {(s.pool.key, s.configuration): s.nodes for s in problem.stocks}
+    chosen, unmet, cost = [], [], 0.0
+    for demand in problem.demands:
+        found, missing, usd = _cover(problem, demand, nodes, rps, stock)
+        chosen += found
+        cost += usd
+        if missing > 0 and demand.rate > 0:
+            short = min(1.0, missing * rps / demand.rate)
+            unmet.append(
+                Unmet(service=demand.service, rate=short * demand.rate, share=short, binding="stock of 1xL4")
+            )
+    return Answer(
+        problem=problem.id,
+        method="greedy",
+        status="feasible",
+        chosen=tuple(chosen),
+        unmet=tuple(unmet),
+        usd_per_hour=cost,
+        penalty_usd_per_hour=0.0,
+        bound_usd_per_hour=0.0,
+        gap=0.0,
+        seconds=0.0,
+    )
+
+
+def _cover(
+    problem: Problem,
+    demand: ServiceDemand,
+    nodes: tuple[str, ...],
+    rps: float,
+    stock: dict[tuple[str, str], int],
+) -> tuple[list[Chosen], int, float]:
+    needed = math.ceil(demand.rate / rps - 1e-9)
+    chosen, cost = [], 0.0
+    rating = Rating(slo_class=demand.service.slo_class, throughput=rps, workload="w", engine="e")
+    for offer in sorted(problem.stocks, key=lambda s: s.usd_per_hour):
+        if offer.configuration != nodes[0]:
+            continue
+        key = (offer.pool.key, offer.configuration)
+        taken = min(needed, stock[key] // len(nodes))
+        if taken:
+            stock[key] -= taken * len(nodes)
+            needed -= taken
+            cost += taken * len(nodes) * offer.usd_per_hour
+            chosen.append(
+                Chosen(
+                    template=template(demand.service.model, nodes),
+                    rating=rating,
+                    pool=offer.pool,
+                    count=taken,
+                    usd_per_hour=offer.usd_per_hour * len(nodes),
+                )
+            )
+    return chosen, needed, cost
+
+
+class World:
+    """Feeds the core and performs its effects the way live parts would, only at once and in order."""
+
+    def __init__(
+        self, given: CorePolicy | None = None, solver: Callable[[Problem], Answer] = greedy, lead: bool = True
+    ) -> None:
+        self.state = State()
+        self.solver = solver
+        self.records: list[LogRecord] = []
+        self.effects: list[tuple[int, Effect]] = []
+        self.now_ms = START_MS
+        self.level: dict[tuple[str, str], int] = {}
+        self.pools: dict[str, Pool] = {}
+        self.prices: dict[tuple[str, str], float] = {}
+        self.nodes: dict[str, Heartbeat] = {}
+        self.granted: dict[str, str] = {}
+        self.dead: set[str] = set()
+        self.startup_ms = 2_000
+        self.drain_ms = 2_000
+        self.refuse = False
+        self.silent_partitions = False
+        self._names = count(1)
+        self._later: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = count()
+        self._wake: int | None = None
+        self.given = given or policy()
+        self.say(LineageStarted(lineage=1))
+        if lead:
+            self.lead("a")
+
+    # --- the log
+    def say(self, event: ControlEvent | Malformed, value: bytes = b"") -> list[Effect]:
+        """Append one record and perform what the core wants."""
+        raw = value or (event.model_dump_json().encode() if isinstance(event, Frozen) else b"?")
+        record = LogRecord(len(self.records), self.now_ms, raw, event)
+        self.records.append(record)
+        effects = step(self.state, record)
+        self.effects += [(record.offset, effect) for effect in effects]
+        for effect in effects:
+            self._perform(effect)
+        return effects
+
+    def lead(self, token: str) -> None:
+        self.say(
+            Leading(
+                token=token,
+                fleet="f",
+                policy=self.given,
+                library="lib",
+                version="0",
+                history=self.state.history,
+                history_offset=self.state.offset,
+            )
+        )
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Solve():
+                answer = self.solver(effect.problem)
+                event = Solved(epoch=effect.epoch, problem=effect.problem.id, answer=answer)
+                self.after(100, lambda: self.say(event))
+            case Publish():
+                done = Published(
+                    epoch=effect.epoch,
+                    plan=effect.plan.id,
+                    digest=effect.plan.digest,
+                    history="",
+                    history_offset=effect.cause_offset,
+                )
+                self.after(1, lambda: self.say(done))
+                self._apply(effect.plan)
+            case WakeAt():
+                self._wake = effect.at_ms
+            case PutAside():
+                self.after(1, lambda: self.say(DeadLettered(offset=effect.offset)))
+            case _:
+                pass
+
+    # --- time
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (self.now_ms + delay_ms, next(self._order), action))
+
+    def wait(self, span_ms: int) -> None:
+        """Let log time pass; fleet partitions are listened to every 2 s, wake-ups come when due."""
+        until = self.now_ms + span_ms
+        while True:
+            beat = (self.now_ms // 2_000 + 1) * 2_000
+            wake = self._wake if self._wake is not None else until + 1
+            later = self._later[0][0] if self._later else until + 1
+            due = min(beat, max(wake, self.now_ms), later)
+            if due > until:
+                break
+            self.now_ms = due
+            if self._later and later == due:
+                heapq.heappop(self._later)[2]()
+            elif self._wake is not None and wake <= due:
+                at, self._wake = self._wake, None
+                self.say(Tick(due_ms=at))
+            elif not self.silent_partitions:
+                self.say(FleetAlive(partition=0, count=len(self.nodes)))
+        self.now_ms = until
+
+    # --- the market
+    def offer(self, pool: Pool, usd: float, nodes: int, configuration: str = "1xL4") -> None:
+        self.pools[pool.key] = pool
+        self.prices[pool.key, configuration] = usd
+        self.level[pool.key, configuration] = nodes
+        offered = Offer(pool=pool, configuration=configuration, source="test")
+        self.say(PriceChanged(offer=offered, usd_per_hour=usd, at_ms=self.now_ms))
+        self.stock(pool, configuration)
+
+    def stock(self, pool: Pool, configuration: str = "1xL4") -> None:
+        offered = Offer(pool=pool, configuration=configuration, source="test")
+        left = max(0, self.level[pool.key, configuration] - self.held(pool, configuration))
+        self.say(AvailabilityChanged(offer=offered, obtainable=left, at_ms=self.now_ms))
+
+    def held(self, pool: Pool, configuration: str = "1xL4") -> int:
+        return sum(
+            1
+            for name in self.granted.values()
+            if name in self.nodes
+            and self.nodes[name].pool == pool
+            and self.nodes[name].configuration == configuration
+        )
+
+    # --- demand
+    def demand(self, rate: float, windows: int = 1, model: str = "m") -> None:
+        """`windows` closed windows at `rate` requests/s."""
+        for _ in range(windows):
+            self.wait(WINDOW_MS)
+            offered = round(rate * WINDOW_MS / 1000)
+            self.say(
+                DemandClosed(
+                    model=model,
+                    slo_class="interactive",
+                    start_ms=self.now_ms - WINDOW_MS,
+                    end_ms=self.now_ms,
+                    partition=0,
+                    sources=1,
+                    offered=offered,
+                    refused=0,
+                    finished=offered,
+                    input_tokens=100 * offered,
+                    cached_input_tokens=0,
+                    output_tokens=10 * offered,
+                )
+            )
+
+    # --- cloud and nodes
+    def _apply(self, plan: Plan) -> None:
+        claims = {claim.id: claim for claim in plan.claims}
+        for claim in plan.claims:
+            if claim.id not in self.granted and claim.node is None:
+                self._grant(claim.id, claim.pool, claim.configuration)
+        for claim_id, name in list(self.granted.items()):
+            if claim_id not in claims:
+                del self.granted[claim_id]
+                self.after(1, lambda name=name: self._release(name))  # type: ignore[misc]
+        for node in plan.claims:
+            if node.node is not None and node.node in self.nodes:
+                self._run(plan, node.id, node.node)
+
+    def _grant(self, claim: str, pool: Pool, configuration: str) -> None:
+        if self.refuse or self.held(pool, configuration) >= self.level[pool.key, configuration]:
+            refused = ClaimRefused(claim=claim, reason="out of stock")
+            self.after(50, lambda: self.say(refused))
+            return
+        name = f"n{next(self._names)}"
+        self.granted[claim] = name
+        self.nodes[name] = Heartbeat(
+            node=name,
+            boot="b",
+            at_ms=self.now_ms,
+            pool=pool,
+            configuration=configuration,
+            devices=1,
+            memory_gb=24.0,
+            claim=claim,
+        )
+        self.after(50, lambda: self.say(ClaimGranted(claim=claim, node=name)))
+        self.after(500, lambda: self.report(name))
+        self.after(60, lambda: self.stock(pool, configuration))
+
+    def _release(self, name: str) -> None:
+        node = self.nodes.pop(name, None)
+        if node is not None:
+            self.dead.add(name)
+            self.stock(node.pool, node.configuration)
+
+    def report(self, name: str) -> None:
+        if name in self.nodes and name not in self.dead:
+            self.nodes[name] = self.nodes[name].model_copy(update={"at_ms": self.now_ms})
+            self.say(NodeReported(partition=0, report=self.nodes[name]))
+
+    def _run(self, plan: Plan, claim: str, name: str) -> None:
+        """Reconcile one node to the plan, as a node agent does."""
+        mine = {
+            (i.id, i.attempt, stage.index): i.role
+            for i in plan.instances
+            for stage in i.stages
+            if any(rank.claim == claim for rank in stage.ranks)
+        }
+        kept = tuple(s for s in self.nodes[name].stages if (s.instance, s.attempt, s.stage) in mine)
+        self.nodes[name] = self.nodes[name].model_copy(update={"stages": kept})
+        have = {(s.instance, s.attempt, s.stage): s.state for s in kept}
+        for key, role in mine.items():
+            if role == "draining" and have.get(key) in (None, "starting", "ready"):
+                self.set_stage(name, key, "draining")
+                self.after(self.drain_ms, lambda key=key: self.set_stage(name, key, "drained"))  # type: ignore[misc]
+            elif role != "draining" and key not in have:
+                self.set_stage(name, key, "starting")
+                self.after(self.startup_ms, lambda key=key: self._up(name, key))  # type: ignore[misc]
+
+    def _up(self, name: str, key: tuple[str, int, int]) -> None:
+        node = self.nodes.get(name)
+        if node is not None and any(
+            (s.instance, s.attempt, s.stage) == key and s.state == "starting" for s in node.stages
+        ):
+            self.set_stage(name, key, "ready")
+
+    def set_stage(self, name: str, key: tuple[str, int, int], state: str, reason: str | None = None) -> None:
+        node = self.nodes.get(name)
+        if node is None or name in self.dead:
+            return
+        others = tuple(s for s in node.stages if (s.instance, s.attempt, s.stage) != key)
+        stage = StageReport.model_validate(
+            {"instance": key[0], "attempt": key[1], "stage": key[2], "state": state, "reason": reason}
+        )
+        self.nodes[name] = node.model_copy(update={"stages": (*others, stage)})
+        self.after(1, lambda: self.report(name))
+
+    # --- what to look at
+    @property
+    def plans(self) -> list[Plan]:
+        found = [e.plan for _, e in self.effects if isinstance(e, Publish)]
+        return [p for i, p in enumerate(found) if p not in found[:i]]
+
+    @property
+    def targets(self) -> list[str]:
+        """Reasons of the successive targets."""
+        seen: dict[str, str] = {}
+        for plan in self.plans:
+            seen.setdefault(plan.target.id, plan.target.reason)
+        return list(seen.values())
+
+    @property
+    def alerts(self) -> list[str]:
+        return [e.name for _, e in self.effects if type(e).__name__ == "Alert"]  # type: ignore[union-attr]
+
+    def serving(self, model: str = "m") -> int:
+        plan = self.state.plan
+        if plan is None:
+            return 0
+        return sum(i.role == "serving" and i.service.model == model for i in plan.instances)
