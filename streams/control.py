@@ -1,0 +1,131 @@
+"""Faust app `control`: one leader folds the control log, decides, and has it done (house.md, laws 1 to 5).
+
+Faust reads the log and elects, leadership.py decides who leads, the core what is to be done, term.py
+does it.
+"""
+
+from importlib.metadata import version
+from typing import Any
+
+import faust
+from faust.types import TP, StreamT
+from faust.types.tuples import Message
+
+from agents.bus import Bus
+from schemas import topics
+from schemas.catalog import Catalog, load_catalog
+from schemas.policy import CorePolicy, ServedClass
+from schemas.settings import Settings
+from streams.faust_app import commit, make_faust_app, run_worker, source_topic
+from streams.leadership import Leadership, Terms
+from streams.log import Entry
+from streams.solving import Solver
+
+COMMIT_EVERY = 500
+"""Records between two commits of the group's offset; they only spare Faust from reading all again."""
+
+
+def run(settings: Settings) -> None:
+    """Run one control worker in this process until SIGTERM or SIGINT; blocks.
+
+    Raises:
+        ValueError: `settings.control` names what the catalog does not have.
+        SystemExit: the worker crashed; the code is not 0.
+    """
+    catalog = load_catalog(settings.catalog)
+    terms = Terms(
+        fleet=settings.fleet,
+        policy=policy_of(settings, catalog),
+        version=version("coral"),
+        snapshot_every=settings.control.snapshot_every,
+    )
+    solver = Solver(
+        "streams.solve_bench:open_bench",
+        {
+            "catalog": str(settings.catalog.resolve()),
+            "levels": [(served.model, served.slo_class) for served in terms.policy.served],
+            "configurations": _configurations(settings, catalog),
+            "cache": str(settings.state_dir.resolve() / "libraries"),
+        },
+        settings.control.solve_fuse_s,
+    )
+    bus = Bus(settings.kafka, settings.topic_prefix, "control")
+    run_worker(make_app(f"{settings.topic_prefix}-control", bus, solver, terms))
+
+
+def policy_of(settings: Settings, catalog: Catalog) -> CorePolicy:
+    """The core's policy: every (model, class) served with the catalog's workload, and the overrides.
+
+    Raises:
+        ValueError: the settings name a model, class or policy field that does not exist.
+    """
+    serve = settings.control.serve or {
+        m.name: [level.slo_class for level in m.levels] for m in catalog.models
+    }
+    served = [_served(catalog, model, slo_class) for model, classes in serve.items() for slo_class in classes]
+    return CorePolicy.model_validate({"served": tuple(served), **settings.control.policy})
+
+
+def _served(catalog: Catalog, model: str, slo_class: str) -> ServedClass:
+    levels = {
+        level.slo_class: level for known in catalog.models if known.name == model for level in known.levels
+    }
+    if slo_class not in levels:
+        raise ValueError(f"control.serve: {model}/{slo_class} is not in the catalog")
+    workload = levels[slo_class].workload
+    return ServedClass(
+        model=model,
+        slo_class=slo_class,
+        mean_input_tokens=workload.mean_input_tokens,
+        mean_output_tokens=workload.mean_output_tokens,
+    )
+
+
+def _configurations(settings: Settings, catalog: Catalog) -> list[str]:
+    known = [configuration.name for configuration in catalog.configurations]
+    wanted = settings.control.configurations or known
+    if unknown := sorted(set(wanted) - set(known)):
+        raise ValueError(f"control.configurations: {unknown} are not in the catalog")
+    return wanted
+
+
+def make_app(app_id: str, bus: Bus, solver: Solver, terms: Terms) -> faust.App:
+    """The Faust app around `Leadership`: assignment, one agent, and the task that serves.
+
+    Args:
+        app_id: consumer group; all control workers of a fleet share it.
+        bus: not opened yet, as the solver; both live as long as the app runs.
+    """
+    app = make_faust_app(app_id, bus.kafka)
+    control = Leadership(bus, solver, terms)
+    here = TP(bus.name(topics.CONTROL), 0)
+
+    async def read_log(stream: StreamT[bytes]) -> None:
+        async for event in stream.events():
+            message = event.message
+            try:
+                await control.take(_entry(message))
+            except Exception as error:
+                # Faust would skip the record and go on; nothing may be decided on a hole.
+                await app.crash(error)
+                raise
+            if message.offset % COMMIT_EVERY == 0:
+                await commit(app, {here: message.offset + 1})
+
+    async def on_assigned(_app: Any, assigned: set[TP], **_: Any) -> None:
+        if here in assigned:
+            control.assigned()
+
+    async def on_revoked(_app: Any, _revoked: set[TP], **_: Any) -> None:
+        control.revoked()
+
+    app.agent(source_topic(app, here.topic), name="control")(read_log)
+    app.task(control.serve)
+    # mode types its handlers as taking any arguments.
+    app.on_partitions_assigned.connect(on_assigned, weak=False)  # type: ignore[arg-type]
+    app.on_partitions_revoked.connect(on_revoked, weak=False)  # type: ignore[arg-type]
+    return app
+
+
+def _entry(message: Message) -> Entry:
+    return Entry.carried(message.offset, message.timestamp, message.value, message.headers)

@@ -1,0 +1,157 @@
+"""Performs a `Solve`: in a worker process, under a fuse of wall-clock time from outside.
+
+The limit given to a solver is a wish (HiGHS #2226, #885: not always granted). So the fuse kills the
+process, starts the next one at once, and the failure goes on the log as a reason like any other. Every answer
+is checked here, out of reach of what found it.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from schemas.problems import Answer, Problem
+from solver.verify import verify
+from streams.solve_worker import LENGTH, SolveError, frame
+
+__all__ = ["SolveError", "Solver"]
+
+
+class _Worker:
+    """One worker process, ready to be asked."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.library = ""
+
+    @classmethod
+    async def start(cls, setup: str, arguments: Mapping[str, Any]) -> "_Worker":
+        """Raises SolveError if it ends before it is ready; kills it if we are cancelled meanwhile."""
+        worker = cls(
+            await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "streams.solve_worker",
+                str(os.getpid()),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # Ctrl-C in the terminal is for us; we end it when we have nothing left to ask.
+                start_new_session=True,
+            )
+        )
+        try:
+            worker.library = (await worker.ask({"setup": setup, "arguments": dict(arguments)}))["ready"]
+        except BaseException:
+            await worker.kill()
+            raise
+        return worker
+
+    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Raises SolveError if the process ends without an answer."""
+        questions, replies = self._process.stdin, self._process.stdout
+        if questions is None or replies is None:
+            raise RuntimeError("the solver process was started without pipes")
+        try:
+            questions.write(frame(question))
+            await questions.drain()
+            head = await replies.readexactly(LENGTH.size)
+            body = await replies.readexactly(LENGTH.unpack(head)[0])
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise SolveError(f"crash: the solver process ended with {await self._process.wait()}") from error
+        reply: dict[str, Any] = json.loads(body)
+        return reply
+
+    @property
+    def gone(self) -> bool:
+        return self._process.returncode is not None
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+class Solver:
+    """One worker process, replaced whenever it fails; an async context manager.
+
+    Args:
+        setup: `module:function` that the worker calls once with `arguments` (plain JSON data) and
+            that returns its `solve_worker.Bench`.
+        fuse_s: the most seconds of wall-clock time one solve may take.
+    """
+
+    def __init__(self, setup: str, arguments: Mapping[str, Any], fuse_s: float) -> None:
+        self._setup = setup
+        self._arguments = arguments
+        self._fuse_s = fuse_s
+        self._worker: asyncio.Task[_Worker] | None = None
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        self._worker = asyncio.create_task(_Worker.start(self._setup, self._arguments))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if self._worker is not None:
+            await _end(self._worker)
+            self._worker = None
+
+    async def library(self) -> str:
+        """Digest of the worker's library, once it is warm. Raises SolveError if it does not start."""
+        return (await self._ready()).library
+
+    async def solve(self, problem: Problem) -> Answer:
+        """The answer, in turn: one at a time, the fuse burning from when the worker is asked.
+
+        Raises:
+            SolveError: there is none; the text says why. A cancelled solve ends its process too.
+        """
+        async with self._turn:
+            worker = await self._ready()
+            try:
+                async with asyncio.timeout(self._fuse_s):
+                    reply = await worker.ask(problem.model_dump(mode="json"))
+            except TimeoutError:
+                self._replace()
+                raise SolveError(f"fuse: no answer to {problem.id} within {self._fuse_s:g} s") from None
+            except (SolveError, asyncio.CancelledError):
+                self._replace()
+                raise
+        if "failed" in reply:
+            raise SolveError(reply["failed"])
+        answer = Answer.model_validate_json(json.dumps(reply["answer"]))
+        if violations := verify(problem, answer):
+            raise SolveError(f"check: {violations[0].name}: {violations[0].detail}")
+        return answer
+
+    async def _ready(self) -> _Worker:
+        """The worker, once it is warm; a new one if the last ended, or never came up."""
+        if self._worker is None:
+            raise RuntimeError("the solver is closed: use it as an async context manager")
+        if self._worker.done() and (self._worker.exception() is not None or self._worker.result().gone):
+            self._replace()
+        # Shielded: who gives up waiting must not end a worker that others wait for.
+        return await asyncio.shield(self._worker)
+
+    def _replace(self) -> None:
+        """Kill the worker and start the next one, without waiting for either."""
+        old = self._worker
+        if old is not None:
+            self._worker = asyncio.create_task(self._succeed(old))
+
+    async def _succeed(self, old: asyncio.Task[_Worker]) -> _Worker:
+        await _end(old)
+        return await _Worker.start(self._setup, self._arguments)
+
+
+async def _end(worker: asyncio.Task[_Worker]) -> None:
+    worker.cancel()
+    with contextlib.suppress(SolveError, asyncio.CancelledError):
+        await (await worker).kill()
