@@ -1,0 +1,111 @@
+"""Whatever happens to the core, its plans stay possible, and when the noise ends demand is met."""
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.events import NodeGone, NodeSilent, OperatorRequested
+from streams.core.effects import Publish
+from streams.core.record import Malformed
+from streams.core.state import State
+from streams.core.step import step
+from tests.streams.world import EAST, WEST, World, greedy, policy
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("demand"), st.integers(0, 8)),
+        st.tuples(st.just("level"), st.integers(0, 6)),
+        st.tuples(st.just("price"), st.integers(1, 9)),
+        st.tuples(st.just("preempt"), st.integers(0, 9)),
+        st.tuples(st.just("silence"), st.integers(0, 9)),
+        st.tuples(st.just("fail"), st.integers(0, 9)),
+        st.tuples(st.just("drain"), st.integers(0, 9)),
+        st.tuples(st.just("refuse"), st.integers(0, 1)),
+        st.tuples(st.just("lead"), st.integers(0, 1)),
+        st.tuples(st.just("garbage"), st.integers(0, 1)),
+        st.tuples(st.just("wait"), st.integers(1, 60)),
+    ),
+    max_size=14,
+)
+
+
+def act(world: World, action: str, number: int) -> None:  # noqa: C901  one flat table
+    names = sorted(set(world.nodes) - world.dead)
+    name = names[number % len(names)] if names else None
+    match action:
+        case "demand":
+            world.demand(float(number))
+        case "level":
+            world.level[EAST.key, "1xL4"] = max(number, world.held(EAST))
+            world.stock(EAST)
+        case "price":
+            world.offer(WEST, number / 3, 8)
+        case "preempt" if name is not None:
+            world._release(name)
+            world.say(NodeGone(node=name, reason="preempted"))
+        case "silence" if name is not None:
+            world.dead.add(name)
+            world.say(NodeSilent(partition=0, node=name, last_heard_ms=world.now_ms))
+        case "fail" if name is not None and world.nodes[name].stages:
+            stage = world.nodes[name].stages[0]
+            world.set_stage(name, (stage.instance, stage.attempt, stage.stage), "failed", "test")
+        case "drain" if name is not None:
+            world.say(OperatorRequested(kind="drain", node=name, by="test"))
+        case "refuse":
+            world.refuse = bool(number)
+        case "lead":
+            world.lead(f"candidate-{world.state.offset}")
+        case "garbage":
+            world.say(Malformed("no JSON"), b"\xff")
+        case "wait":
+            world.wait(number * 1000)
+        case _:
+            pass
+
+
+def check_plans(world: World) -> None:
+    """Every plan ever decided is newer than the one before; its devices are used once (the model checks)."""
+    orders = [plan.order for plan in world.plans]
+    assert orders == sorted(set(orders))
+    starts: dict[tuple[str, int], tuple[str, ...]] = {}
+    for plan in world.plans:
+        for instance in plan.instances:
+            claims = tuple(sorted(instance.claims))
+            assert starts.setdefault((instance.id, instance.attempt), claims) == claims
+            if instance.role != "draining":
+                assert all(plan.claim(claim).node is not None for claim in claims), "all nodes or none"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(actions=ACTIONS, nodes=st.sampled_from([("1xL4",), ("1xL4", "1xL4")]))
+def test_any_history_leaves_a_fleet_that_serves(
+    actions: list[tuple[str, int]], nodes: tuple[str, ...]
+) -> None:
+    world = World(policy(), solver=lambda problem: greedy(problem, nodes=nodes))
+    world.offer(EAST, 1.0, 4)
+    world.offer(WEST, 2.0, 8)
+    for action, number in actions:
+        act(world, action, number)
+        check_plans(world)
+    world.refuse = False
+    for name in sorted(world.dead & set(world.nodes)):
+        world.say(NodeGone(node=name, reason="terminated"))
+        world._release(name)
+    world.offer(EAST, 1.0, 40)
+    world.demand(3.0, windows=20)
+    check_plans(world)
+    assert world.serving() >= 3, world.targets
+    assert world.state.pending_solve is None
+    assert world.state.pending_publish is None
+    assert not world.state.put_aside
+    plan = world.state.plan
+    assert plan is not None
+    assert {i.role for i in plan.instances} == {"serving"}, "victims end"
+    assert {c for i in plan.instances for c in i.claims} == {c.id for c in plan.claims}, "no claim is idle"
+    assert len(world.granted) == len(plan.claims), "nothing is held that no plan wants"
+
+    again = State()
+    published = []
+    for record in world.records:
+        published += [e.plan.id for e in step(again, record) if isinstance(e, Publish)]
+    assert again.history == world.state.history
+    assert published == [e.plan.id for _, e in world.effects if isinstance(e, Publish)]
