@@ -1,0 +1,236 @@
+"""What a node remembers of its ranks, and every move between their states, in one table. Pure.
+
+One rank of one stage of one attempt of an instance is the unit (`RankKey`). `agents.lifecycle.decide` says
+what to do; `advance` says what has become of it. The driver writes the ledger to disk between the two, so
+that a crash at any point never leads to a second start.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from schemas.base import Count, Frozen, Millis, Name
+from schemas.catalog import Whole
+from schemas.events import StageState
+
+State = Literal["absent"] | StageState
+Verb = Literal["start", "refuse", "lapse", "spare", "ready", "drain", "stop", "gone", "forget"]
+
+MOVES: Mapping[tuple[State, Verb], State] = {
+    ("absent", "start"): "starting",
+    ("absent", "refuse"): "refused",  # this node can never do it
+    ("absent", "lapse"): "failed",  # it was taken up before, and what became of it is no longer known
+    ("absent", "spare"): "drained",  # to be drained before it was ever started
+    ("starting", "ready"): "ready",
+    ("starting", "stop"): "draining",  # cancelled
+    ("starting", "gone"): "failed",
+    ("ready", "drain"): "draining",
+    ("ready", "gone"): "failed",
+    ("draining", "ready"): "draining",  # became ready while it was being cancelled
+    ("draining", "stop"): "draining",  # killed at the deadline
+    ("draining", "gone"): "drained",
+    ("drained", "forget"): "absent",
+    ("failed", "forget"): "absent",
+    ("refused", "forget"): "absent",
+}
+"""The whole table; every other pair is a mistake of the driver."""
+
+LIVE: frozenset[State] = frozenset({"starting", "ready", "draining"})
+"""States in which an engine may exist and its devices are taken."""
+
+
+class IllegalMoveError(ValueError):
+    """An event that the table, or law 1, does not allow."""
+
+
+class Attempt(NamedTuple):
+    instance: str
+    attempt: int
+
+
+class RankKey(NamedTuple):
+    """Names one engine; `stage` is the stage's index, `rank` the place in its list of ranks."""
+
+    instance: str
+    attempt: int
+    stage: int
+    rank: int
+
+    @property
+    def of(self) -> Attempt:
+        return Attempt(self.instance, self.attempt)
+
+
+class Spot(NamedTuple):
+    """A rank and the devices of this node it runs on."""
+
+    key: RankKey
+    devices: tuple[int, ...]
+
+
+# --- what is remembered ----------------------------------------------------------------------------
+class Held(Frozen):
+    """One rank that this node has, or had and still reports."""
+
+    instance: Name
+    attempt: Whole
+    stage: Count
+    rank: Count
+    devices: tuple[Count, ...]
+    state: StageState
+    reason: str | None = None
+    endpoint: str | None = None
+    deadline_ms: Millis | None = None
+    """When its drain ends by force."""
+    stopped: bool = False
+    """Told to end at once; it is not told twice."""
+
+    @property
+    def key(self) -> RankKey:
+        return RankKey(self.instance, self.attempt, self.stage, self.rank)
+
+    @property
+    def live(self) -> bool:
+        return self.state in LIVE
+
+
+class Ledger(Frozen):
+    """All that the node remembers of what it did; it lies on disk before anything is done."""
+
+    attempts: dict[str, int] = {}
+    """Instance -> the highest attempt ever taken up here, started or not (law 1)."""
+    held: tuple[Held, ...] = ()
+
+    def find(self, key: RankKey) -> Held | None:
+        return next((held for held in self.held if held.key == key), None)
+
+    @property
+    def live(self) -> tuple[Held, ...]:
+        return tuple(held for held in self.held if held.live)
+
+
+# --- what is done, and what happens ----------------------------------------------------------------
+@dataclass(frozen=True)
+class Start:
+    """Start all of an attempt's ranks on this node."""
+
+    attempt: Attempt
+    spots: tuple[Spot, ...]
+    verb: Literal["start"] = "start"
+
+
+@dataclass(frozen=True)
+class Decline:
+    """Answer for an attempt without starting anything."""
+
+    attempt: Attempt
+    spots: tuple[Spot, ...]
+    verb: Literal["refuse", "lapse", "spare"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Take nothing new, finish what is in flight, end."""
+
+    key: RankKey
+    deadline_ms: int
+    reason: str
+    verb: Literal["drain"] = "drain"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End now: it was still starting, or its drain took too long."""
+
+    key: RankKey
+    reason: str
+    verb: Literal["stop"] = "stop"
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Report it no more."""
+
+    key: RankKey
+    verb: Literal["forget"] = "forget"
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Observed: the engine is up; `endpoint` (host:port) is the instance's door, at its head."""
+
+    key: RankKey
+    endpoint: str | None = None
+    verb: Literal["ready"] = "ready"
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Observed: the engine and all it held are gone; `reason` is None where it ended as it was told."""
+
+    key: RankKey
+    reason: str | None = None
+    verb: Literal["gone"] = "gone"
+
+
+Action = Start | Decline | Drain | Stop | Forget
+Observation = Ready | Gone
+
+
+# --- the events' effect on the ledger --------------------------------------------------------------
+def advance(ledger: Ledger, event: Action | Observation) -> Ledger:
+    """The ledger after an action was decided or an observation made.
+
+    Raises:
+        IllegalMoveError: `MOVES` has no such move, or the attempt was taken up before.
+    """
+    if isinstance(event, Start | Decline):
+        return _take_up(ledger, event)
+    before = ledger.find(event.key)
+    state = _move("absent" if before is None else before.state, event.verb, event.key)
+    if before is None or state == "absent":
+        return ledger.model_copy(update={"held": tuple(h for h in ledger.held if h.key != event.key)})
+    after = before.model_copy(update={"state": state, **_changes(before, event)})
+    return ledger.model_copy(update={"held": tuple(after if h is before else h for h in ledger.held)})
+
+
+def _take_up(ledger: Ledger, event: Start | Decline) -> Ledger:
+    instance, attempt = event.attempt
+    highest = ledger.attempts.get(instance, 0)
+    if attempt <= highest and event.verb in ("start", "refuse"):
+        raise IllegalMoveError(
+            f"{event.verb} {instance}/{attempt}: attempt {highest} was taken up here before"
+        )
+    reason = None if isinstance(event, Start) else event.reason
+    new = []
+    for spot in event.spots:
+        before = ledger.find(spot.key)
+        state = _move("absent" if before is None else before.state, event.verb, spot.key)
+        assert state != "absent"  # noqa: S101  no move leads from absent to absent
+        new.append(Held(**spot.key._asdict(), devices=spot.devices, state=state, reason=reason))
+    attempts = {**ledger.attempts, instance: max(attempt, highest)}
+    return ledger.model_copy(update={"attempts": attempts, "held": (*ledger.held, *new)})
+
+
+def _move(state: State, verb: Verb, key: RankKey) -> State:
+    if (state, verb) not in MOVES:
+        raise IllegalMoveError(f"{verb} {key}: it is {state}")
+    return MOVES[state, verb]
+
+
+def _changes(before: Held, event: Drain | Stop | Forget | Observation) -> dict[str, object]:
+    match event:
+        case Ready():
+            return {"endpoint": event.endpoint} if before.state == "starting" else {}
+        case Drain():
+            return {"deadline_ms": event.deadline_ms, "reason": event.reason}
+        case Stop():
+            return {"stopped": True, "reason": event.reason}
+        case Gone():
+            return {
+                "endpoint": None,
+                "reason": event.reason or before.reason or "it ended without being told to",
+            }
+        case Forget():
+            return {}
