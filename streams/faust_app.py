@@ -11,10 +11,13 @@ import logging
 import ssl
 import tempfile
 from collections.abc import Mapping
+from typing import cast
 
 import faust
+from faust.transport.consumer import Consumer
 from faust.types import TP, TopicT
 from faust.types.auth import CredentialsT
+from mode import ServiceT
 
 from schemas.settings import KafkaSettings
 
@@ -54,24 +57,33 @@ def source_topic(app: faust.App, name: str) -> TopicT:
     return app.topic(name, key_type=bytes, value_type=bytes, acks=False)
 
 
+def consumer_of(app: faust.App) -> Consumer:
+    """The app's consumer, with the methods that Faust's protocol of it leaves out."""
+    return cast(Consumer, app.consumer)
+
+
 async def commit(app: faust.App, offsets: Offsets) -> bool:
     """Commit as this member of the group; False if the group moved on without it, which commits nothing.
 
     Faust offers no public way to commit a given offset; `_commit` is the hook that its transports implement.
     """
-    mine = {tp: offset for tp, offset in offsets.items() if tp in app.consumer.assignment()}
-    return bool(mine) and bool(await app.consumer._commit(mine))  # type: ignore[attr-defined]
+    consumer = consumer_of(app)
+    mine = {tp: offset for tp, offset in offsets.items() if tp in consumer.assignment()}
+    return bool(mine) and await consumer._commit(mine)
 
 
-def run_worker(app: faust.App) -> None:
+def run_worker(app: faust.App, *services: ServiceT) -> None:
     """Run in this process until SIGTERM or SIGINT; blocks.
+
+    Args:
+        services: started before the app, stopped after it.
 
     Raises:
         SystemExit: the worker crashed; the code is not 0.
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    worker = faust.Worker(app, loop=loop, override_logging=False, quiet=True)
+    worker = faust.Worker(app, *services, loop=loop, override_logging=False, quiet=True)
     try:
         worker.execute_from_commandline()
     except SystemExit as done:
