@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import faust
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from faust.types import TP, EventT
