@@ -27,7 +27,7 @@ class Topic:
     max_message_bytes: int = MIB
     log_append_time: bool = True
     """The broker's clock stamps each record; for `control` it is the core's only clock."""
-    config: dict[str, str] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict, hash=False)
 
     def settings(self) -> dict[str, str]:
         """Topic configuration for the broker."""
