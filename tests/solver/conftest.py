@@ -1,0 +1,115 @@
+"""Small made-up templates, stocks and libraries, so that tests can reckon by hand."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from schemas.catalog import Architecture, Catalog, Configuration, load_catalog
+from schemas.problems import (
+    LatencyTable,
+    Pool,
+    Problem,
+    Rating,
+    Running,
+    Service,
+    ServiceDemand,
+    Stock,
+    Template,
+    TemplateRank,
+    TemplateStage,
+)
+from solver.library import Inputs, Library, Rated, Refused
+from solver.roofline import Roofline
+
+EAST = Pool(cloud="c", region="east", market="on-demand")
+WEST = Pool(cloud="c", region="west", market="spot")
+
+
+@pytest.fixture(scope="session")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+class Toolbox:
+    """Makers of small cases."""
+
+    east, west = EAST, WEST
+
+    def service(self, model: str = "m") -> Service:
+        return Service(model=model, slo_class="interactive")
+
+    def rated(self, nodes: Sequence[str], throughput: float, model: str = "m") -> Rated:
+        """A template with one stage a node, one GPU each."""
+        stages = tuple(
+            TemplateStage(layers=1, ranks=(TemplateRank(node=k, device_ids=(0,), memory_gb=1.0),))
+            for k in range(len(nodes))
+        )
+        names = tuple(nodes)
+        template = Template(
+            id=Template.identity(model, "bf16", {}, "both", "vllm", names, stages),
+            model=model,
+            variant="bf16",
+            checkpoint=f"org/{model}",
+            phase="both",
+            runtime="vllm",
+            nodes=names,
+            stages=stages,
+            latency=LatencyTable(batch=(1,), step_ms=(10.0,), prefill_ms_per_token=0.1, startup_s=60.0),
+        )
+        rating = Rating(slo_class="interactive", throughput=throughput, workload="w", engine="made-up")
+        return Rated(template=template, rating=rating)
+
+    def library(self, *rated: Rated, refused: tuple[Refused, ...] = ()) -> Library:
+        inputs = Inputs(catalog="none", levels=(), configurations=(), n_max=1, mixed_max=1, rho=1.0)
+        return Library(engine="made-up", inputs=inputs, templates=rated, refused=refused)
+
+    def stock(self, configuration: str, nodes: int, usd: float, pool: Pool = EAST) -> Stock:
+        return Stock(pool=pool, configuration=configuration, nodes=nodes, usd_per_hour=usd)
+
+    def running(self, rated: Rated, count: int, pool: Pool = EAST) -> Running:
+        return Running(template=rated.template, rating=rated.rating, pool=pool, count=count)
+
+    def problem(
+        self,
+        library: Library,
+        demands: dict[str, float],
+        stocks: Sequence[Stock],
+        *,
+        running: Sequence[Running] = (),
+        ratio: dict[str, float] | None = None,
+        excluded: Sequence[str] = (),
+    ) -> Problem:
+        return Problem(
+            id="p",
+            library=library.digest,
+            demands=tuple(ServiceDemand(service=self.service(m), rate=r) for m, r in demands.items()),
+            stocks=tuple(stocks),
+            running=tuple(running),
+            startup_ratio=ratio or {},
+            excluded_configurations=tuple(excluded),
+        )
+
+
+@pytest.fixture(scope="session")
+def box() -> Toolbox:
+    return Toolbox()
+
+
+@pytest.fixture(scope="session")
+def roofline(catalog: Catalog) -> Callable[..., Roofline]:
+    """Roofline of a shipped model and variant; `layers` cuts the model down for exhaustive searches."""
+
+    def make(model: str, variant: str, layers: int | None = None) -> Roofline:
+        found = catalog.model(model)
+        if layers is not None:
+            shape = {**found.architecture.model_dump(), "layers": layers, "full_attention_layers": layers}
+            found = found.model_copy(update={"architecture": Architecture(**shape)})
+        chosen = next(v for v in found.variants if v.name == variant)
+        return Roofline(found, chosen, found.levels[0], {g.name: g for g in catalog.gpus})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def nodes(catalog: Catalog) -> Callable[..., list[Configuration]]:
+    return lambda *names: [catalog.configuration(name) for name in names]

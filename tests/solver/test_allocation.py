@@ -1,0 +1,228 @@
+"""The allocation against brute force, and its answers where there is not enough."""
+
+import random
+from itertools import product
+from typing import Any
+
+import pytest
+
+from schemas.problems import Answer, Problem, Service
+from solver.allocation import solve
+from solver.columns import Columns, ProblemError, make_columns
+from solver.library import Library, Refused
+from solver.methods import METHODS, method
+from solver.verify import verify
+
+
+def brute_force(columns: Columns) -> tuple[float, float]:
+    """(shortfall, cost with penalties) of the best of all allocations: shortfall first."""
+    rows = columns.columns
+    best = (float("inf"), float("inf"))
+    served = {c.service.key for c in rows}
+    for counts in product(*(range(c.limit + 1) for c in rows)):
+        used: dict[tuple[str, str], int] = {}
+        for column, count in zip(rows, counts, strict=True):
+            for name, nodes in column.uses.items():
+                used[column.pool.key, name] = used.get((column.pool.key, name), 0) + nodes * count
+        if any(nodes > columns.nodes[key] for key, nodes in used.items()):
+            continue
+        shares = []
+        for key, rate in columns.demand.items():
+            met = sum(
+                k * c.rating.throughput for c, k in zip(rows, counts, strict=True) if c.service.key == key
+            )
+            if key in served:
+                shares.append(max(0.0, 1 - met / rate))
+        shortfall = round(100 * max(shares, default=0.0) + sum(shares), 6)
+        cost = sum(
+            k * c.usd_per_hour
+            + max(0, k - c.running) * c.usd_per_hour * columns.ratio.get(c.template.model, 0)
+            for c, k in zip(rows, counts, strict=True)
+        )
+        best = min(best, (shortfall, cost))
+    return best
+
+
+def shortfall(columns: Columns, answer: Answer) -> float:
+    served = {c.service.key for c in columns.columns}
+    shares = [u.share for u in answer.unmet if u.service.key in served]
+    return 100 * max(shares, default=0.0) + sum(shares)
+
+
+def random_case(seed: int, box: Any) -> tuple[Problem, Library]:
+    """Two models, up to three templates each, two pools; stock from none to three nodes; some running."""
+    rng = random.Random(seed)
+    names = ["a", "b"]
+    combinations = [("a",), ("b",), ("a", "a"), ("a", "b"), ("b", "b")]
+    rated = [
+        box.rated(combination, round(rng.uniform(0.5, 4), 2) * len(combination), model)
+        for model in ("m", "n")
+        for combination in rng.sample(combinations, rng.randint(1, 3))
+    ]
+    library = box.library(*sorted(rated, key=lambda r: r.template.id))
+    stocks = [
+        box.stock(name, rng.randint(0, 2), round(rng.uniform(0.5, 5), 2), pool)
+        for pool in (box.east, box.west)
+        for name in names
+    ]
+    running = [box.running(r, rng.randint(1, 2), rng.choice((box.east, box.west))) for r in rated[::2]]
+    demands = {model: round(rng.uniform(0.5, 8), 2) for model in ("m", "n")}
+    return (
+        box.problem(library, demands, stocks, running=running, ratio={"m": 0.3, "n": rng.choice((0.0, 0.5))}),
+        library,
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equals_brute_force(seed: int, box: Any) -> None:
+    problem, library = random_case(seed, box)
+    columns = make_columns(problem, library)
+    answer = solve(problem, library)
+    assert verify(problem, answer) == ()
+    least, cost = brute_force(columns)
+    if columns.columns:
+        assert shortfall(columns, answer) == pytest.approx(least, abs=1e-4)
+        assert answer.usd_per_hour + answer.penalty_usd_per_hour == pytest.approx(cost, abs=1e-4)
+    assert answer.status == "optimal"
+    assert answer.bound_usd_per_hour <= cost + 1e-6
+
+
+def test_same_problem_same_answer(box: Any) -> None:
+    for seed in range(5):
+        problem, library = random_case(seed, box)
+        assert solve(problem, library) == solve(problem, library)
+
+
+def test_seconds_come_from_the_callers_clock(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    problem = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
+    ticks = iter([10.0, 12.5])
+    assert solve(problem, library, clock=lambda: next(ticks)).seconds == 2.5
+    assert solve(problem, library).seconds == 0
+
+
+def test_more_than_there_is_uses_all_and_names_the_stock(box: Any) -> None:
+    """ai-dynamo/dynamo#8583: demand for 50 GPUs, 32 exist."""
+    library = box.library(box.rated(["a"], 1.0))
+    problem = box.problem(library, {"m": 50.0}, [box.stock("a", 32, 2.0)])
+    answer = solve(problem, library)
+    assert verify(problem, answer) == ()
+    assert [c.count for c in answer.chosen] == [32]
+    assert answer.usd_per_hour == 64
+    (unmet,) = answer.unmet
+    assert unmet.rate == pytest.approx(18)
+    assert unmet.share == pytest.approx(0.36)
+    assert unmet.binding == "stock of a"
+
+
+def test_short_stock_is_shared_so_that_no_model_starves(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0, "m"), box.rated(["a"], 1.0, "n"))
+    problem = box.problem(library, {"m": 10.0, "n": 10.0}, [box.stock("a", 8, 1.0)])
+    answer = solve(problem, library)
+    assert sorted(c.count for c in answer.chosen) == [4, 4]
+    assert [round(u.share, 6) for u in answer.unmet] == [0.6, 0.6]
+
+
+def test_no_stock_at_all_is_an_answer(box: Any) -> None:
+    """Pyomo/pyomo#2920, #3130: an unsatisfiable model must not raise."""
+    library = box.library(box.rated(["a", "b"], 1.0))
+    for stocks in ([], [box.stock("a", 0, 1.0)], [box.stock("a", 5, 1.0)]):
+        answer = solve(box.problem(library, {"m": 1.0}, stocks), library)
+        assert answer.chosen == ()
+        assert answer.unmet[0].share == 1
+        assert answer.unmet[0].binding.startswith("stock of ")
+        assert "b" in answer.unmet[0].binding
+
+
+def test_an_impossible_slo_is_named(box: Any) -> None:
+    """llm-d/llm-d-autoscaling#260: never silently infeasible; the other service is still served."""
+    refused = (
+        Refused(service=Service(model="n", slo_class="interactive"), reasons={"slo-too-tight": 3}),
+        Refused(service=Service(model="o", slo_class="interactive"), reasons={"does-not-fit": 3}),
+    )
+    library = box.library(box.rated(["a"], 1.0, "m"), refused=refused)
+    problem = box.problem(library, {"m": 1.0, "n": 1.0, "o": 1.0, "p": 1.0}, [box.stock("a", 4, 1.0)])
+    answer = solve(problem, library)
+    assert verify(problem, answer) == ()
+    assert [c.template.model for c in answer.chosen] == ["m"]
+    assert {u.service.model: u.binding for u in answer.unmet} == {
+        "n": "no template meets the SLO",
+        "o": "no template fits",
+        "p": "the library was not built for this service",
+    }
+
+
+def test_no_demand_starts_nothing(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    for demands in ({}, {"m": 0.0}):
+        answer = solve(box.problem(library, demands, [box.stock("a", 4, 1.0)]), library)
+        assert (answer.chosen, answer.unmet, answer.usd_per_hour) == ((), (), 0)
+
+
+def test_what_runs_is_kept_unless_moving_pays(box: Any) -> None:
+    a, b = box.rated(["a"], 1.0), box.rated(["b"], 1.0)
+    library = box.library(a, b)
+    stocks = [box.stock("a", 4, 1.0), box.stock("b", 4, 0.9)]
+
+    def chosen(ratio: float) -> list[str]:
+        problem = box.problem(library, {"m": 2.0}, stocks, running=[box.running(a, 2)], ratio={"m": ratio})
+        answer = solve(problem, library)
+        assert verify(problem, answer) == ()
+        return [name for c in answer.chosen for name in c.template.nodes]
+
+    assert chosen(0.2) == ["a"]  # 0.9 x 1.2 is dearer than 1.0
+    assert chosen(0.05) == ["b"]
+
+
+def test_running_templates_stay_selectable_when_the_library_lacks_them(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    old = box.rated(["b"], 3.0)
+    stocks = [box.stock("a", 4, 1.0), box.stock("b", 1, 1.0)]
+    problem = box.problem(library, {"m": 3.0}, stocks, running=[box.running(old, 1)], ratio={"m": 0.1})
+    answer = solve(problem, library)
+    assert [c.template.id for c in answer.chosen] == [old.template.id]
+    assert answer.penalty_usd_per_hour == 0
+
+
+def test_the_librarys_rating_wins_over_a_running_ones(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    problem = box.problem(
+        library, {"m": 2.0}, [box.stock("a", 4, 1.0)], running=[box.running(box.rated(["a"], 5.0), 1)]
+    )
+    answer = solve(problem, library)
+    assert [(c.count, c.rating.throughput) for c in answer.chosen] == [(2, 1.0)]
+
+
+def test_a_template_stays_in_one_pool_and_off_excluded_nodes(box: Any) -> None:
+    library = box.library(box.rated(["a", "b"], 4.0), box.rated(["a"], 1.0))
+    stocks = [box.stock("a", 1, 1.0, box.east), box.stock("b", 1, 1.0, box.west)]
+    answer = solve(box.problem(library, {"m": 4.0}, stocks), library)
+    assert [c.template.nodes for c in answer.chosen] == [("a",)]
+    none = solve(box.problem(library, {"m": 4.0}, stocks, excluded=["a"]), library)
+    assert none.chosen == ()
+    assert none.unmet[0].share == 1
+
+
+def test_contradictions_are_typed_errors(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    good = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
+    for changed, match in (
+        ({"library": "feed"}, "library"),
+        ({"stocks": good.stocks * 2}, "stocks"),
+        ({"demands": good.demands * 2}, "demands"),
+        ({"startup_ratio": {"m": -0.1}}, "startup_ratio"),
+    ):
+        with pytest.raises(ProblemError, match=match):
+            solve(good.model_copy(update=changed), library)
+
+
+def test_methods_are_found_by_name() -> None:
+    assert method("coral") is METHODS["coral"]
+    with pytest.raises(ProblemError, match="expected one of"):
+        method("gurobi")
+
+
+def test_it_prints_nothing(box: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    problem, library = random_case(3, box)
+    solve(problem, library)
+    assert capfd.readouterr() == ("", "")
