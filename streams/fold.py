@@ -11,13 +11,13 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
-import faust
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
-from faust.types import TP, EventT
+from faust import Stream
+from faust.types import TP, EventT, StreamT
 from mode import Service
 
 from agents.bus import Bus, continued, reading
@@ -56,9 +56,7 @@ class Fold(Service):
         """The group's generation that the readers belong to; None while a rebalance goes on."""
         self._committed: dict[TP, int] = {}
         for name in self._names:
-            self.app.agent(source_topic(self.app, name), name=f"fold.{name}", on_error=self._crash)(
-                self._agent
-            )
+            self.app.agent(source_topic(self.app, name), name=f"fold.{name}")(self._agent)
         self.app.on_rebalance_complete.connect(self._on_assigned, weak=False)
         self.app.on_partitions_revoked.connect(self._on_revoked, weak=False)
         self.app.on_before_shutdown.connect(self._on_revoked, weak=False)
@@ -130,11 +128,20 @@ class Fold(Service):
             self._committed |= new
 
     # --- events ------------------------------------------------------------------------------------
-    async def _agent(self, stream: faust.Stream[bytes]) -> None:
-        async for event in stream.noack().events():
+    async def _agent(self, stream: StreamT[bytes]) -> None:
+        async for event in cast(Stream[bytes], stream).noack().events():
             reader = self._reader_of(event)
-            if reader is not None:
+            if reader is None:
+                continue
+            try:
                 await self._take(reader, _message(event))
+            except BaseException as error:
+                # Half done: nothing of this partition may be committed any more.
+                self._readers.pop(reader.tp, None)
+                if isinstance(error, Exception):
+                    # A fault of ours. Faust would skip the event for good; a restarted worker reads it again.
+                    await self.app.crash(error)
+                raise
 
     def _reader_of(self, event: EventT[bytes]) -> Reader | None:
         """None for what was fetched before a rebalance."""
@@ -145,9 +152,7 @@ class Fold(Service):
     async def _take(self, reader: Reader, message: Message) -> None:
         async with reader.lock:
             while missing := reader.cursor.missing_before(message.offset):
-                log.warning(
-                    "jump topic=%s partition=%d from=%d to=%d", *reader.tp, missing.start, missing.stop
-                )
+                log.warning("jump topic=%s partition=%d missing=%r", *reader.tp, missing)
                 await self._until_done("read", lambda: self._fill(reader, missing))
             if not reader.cursor.is_seen(message.offset):
                 await self._process(reader, message)
@@ -213,11 +218,6 @@ class Fold(Service):
         spent, self._bus = self._bus, self._new_bus()
         await self._until_done("connect", self._bus.__aenter__)
         await _close(spent)
-
-    async def _on_agent_error(self, _agent: Any, error: BaseException) -> None:
-        """A fault of ours: better a restarted worker than an event that is skipped for good."""
-        log.critical("an agent failed", exc_info=error)
-        await self.app.crash(error)
 
 
 def make_app(settings: Settings) -> Fold:
