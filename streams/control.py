@@ -10,6 +10,7 @@ from typing import Any
 import faust
 from faust.types import TP, StreamT
 from faust.types.tuples import Message
+from mode import Service
 
 from agents.bus import Bus
 from schemas import topics
@@ -94,9 +95,10 @@ def make_app(app_id: str, bus: Bus, solver: Solver, terms: Terms) -> faust.App:
 
     Args:
         app_id: consumer group; all control workers of a fleet share it.
-        bus: not opened yet, as the solver; both live as long as the app runs.
+        bus: not opened yet, as the solver; the app opens and closes both.
     """
     app = make_faust_app(app_id, bus.kafka)
+    app.add_dependency(_Means(bus, solver))
     control = Leadership(bus, solver, terms)
     here = TP(bus.name(topics.CONTROL), 0)
 
@@ -125,6 +127,20 @@ def make_app(app_id: str, bus: Bus, solver: Solver, terms: Terms) -> faust.App:
     app.on_partitions_assigned.connect(on_assigned, weak=False)  # type: ignore[arg-type]
     app.on_partitions_revoked.connect(on_revoked, weak=False)  # type: ignore[arg-type]
     return app
+
+
+class _Means(Service):
+    """First to start, last to stop: nobody stands for the lead before the solver is warm."""
+
+    def __init__(self, bus: Bus, solver: Solver) -> None:
+        super().__init__()
+        self._bus = bus
+        self._solver = solver
+
+    async def on_start(self) -> None:
+        await self.add_async_context(self._bus)
+        await self.add_async_context(self._solver)
+        await self._solver.library()
 
 
 def _entry(message: Message) -> Entry:

@@ -53,7 +53,7 @@ class Leadership:
     """
 
     def __init__(self, bus: Bus, solver: Solver, terms: Terms) -> None:
-        """`bus` and `solver` are opened by `serve`, and closed by it."""
+        """`bus` and `solver` must be open while `serve` runs."""
         self._bus = bus
         self._solver = solver
         self._terms = terms
@@ -90,7 +90,7 @@ class Leadership:
 
     async def serve(self) -> None:
         """Stand for the lead whenever summoned, until cancelled. An error that is a bug ends it."""
-        async with self._bus, self._solver, asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             candidacy: asyncio.Task[None] | None = None
             while True:
