@@ -139,11 +139,11 @@ def continued(name: str, headers: Iterable[tuple[str, bytes]]) -> AbstractContex
 
 
 @asynccontextmanager
-async def reading(
-    kafka: KafkaSettings, topic: str, *, partitions: Iterable[int] = (0,)
-) -> AsyncIterator[AIOKafkaConsumer]:
-    """A plain consumer without a group, assigned to partitions and not yet placed on an offset."""
+async def reading(kafka: KafkaSettings, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+    """A plain consumer without a group, assigned to all partitions as of now, at the first kept records."""
+    # A topic given here, without a group, is assigned whole; `assign` would need to know the partitions.
     consumer = AIOKafkaConsumer(
+        topic,
         **client_args(kafka),
         enable_auto_commit=False,
         auto_offset_reset="earliest",
@@ -151,7 +151,6 @@ async def reading(
     )
     await consumer.start()
     try:
-        consumer.assign([TopicPartition(topic, p) for p in partitions])
         yield consumer
     finally:
         await consumer.stop()

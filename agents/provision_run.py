@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
 from agents.bus import Bus, continued, follow_plans, reading
@@ -177,8 +176,8 @@ async def _follow(bus: Bus, newest: _Newest) -> None:
 async def _listen(bus: Bus, provisioners: Sequence[Provisioner], newest: _Newest) -> None:
     """Hand on what other sources offer from now on; they repeat themselves, so nothing older is needed."""
     name = bus.name(topics.AVAILABILITY)
-    async with reading(bus.kafka, name, partitions=()) as consumer:
-        await _assign_all(consumer, name)
+    async with reading(bus.kafka, name) as consumer:
+        await consumer.seek_to_end()
         while True:
             batches = await consumer.getmany(timeout_ms=500)
             for record in (record for batch in batches.values() for record in batch):
@@ -188,13 +187,6 @@ async def _listen(bus: Bus, provisioners: Sequence[Provisioner], newest: _Newest
                         for provisioner in provisioners:
                             provisioner.hear(offer)
                     newest.bell.set()
-
-
-async def _assign_all(consumer: AIOKafkaConsumer, name: str) -> None:
-    await consumer.topics()  # fetches what partitions there are
-    partitions = [TopicPartition(name, p) for p in sorted(consumer.partitions_for_topic(name) or ())]
-    consumer.assign(partitions)
-    await consumer.seek_to_end(*partitions)
 
 
 async def _offer_of(bus: Bus, record: ConsumerRecord) -> AvailabilityOffered | None:

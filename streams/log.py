@@ -90,7 +90,26 @@ async def read(
             await asyncio.sleep(0)  # a full buffer never waits, and others want to run
 
 
+async def length(kafka: KafkaSettings, topic: str) -> int:
+    """How many records all partitions of a topic hold as of now."""
+    async with reading(kafka, topic) as consumer:
+        here = consumer.assignment()
+        begins, ends = await consumer.beginning_offsets(here), await consumer.end_offsets(here)
+    return sum(ends[p] - begins[p] for p in here)
+
+
 async def _bounds(consumer: AIOKafkaConsumer, here: TopicPartition) -> tuple[int, int]:
     begins = await consumer.beginning_offsets([here])
     ends = await consumer.end_offsets([here])
     return begins[here], ends[here]
+
+
+async def tail(kafka: KafkaSettings, topic: str, first: int = 0) -> AsyncIterator[Entry]:
+    """Every entry from `first` on, for ever, as it is written."""
+    async with reading(kafka, topic) as consumer:
+        here = TopicPartition(topic, 0)
+        consumer.seek(here, first)
+        while True:
+            batches = await consumer.getmany(here, timeout_ms=500)
+            for record in batches.get(here, ()):
+                yield Entry.of(record)

@@ -1,0 +1,86 @@
+"""The processes of the demo: each one a `coral` command, watched, with a log of its own."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from agents import kafka_watch
+from agents.files import load_yaml
+from agents.provision_static import Inventory
+
+DATA = Path(__file__).parents[2] / "schemas" / "data" / "demo"
+SETTINGS, STATIC, LOCAL, FEEDS = (DATA / f"{n}.yaml" for n in ("settings", "static", "local", "feeds"))
+TIME_SCALE = 0.03
+"""Engines start in this share of the time that the performance model gives them."""
+GRACE_S = 10.0
+
+
+class PartFailedError(RuntimeError):
+    """A process of the demo ended by itself; the text names its log."""
+
+
+@dataclass
+class Parts:
+    """Starts `coral` commands and ends them; they end with this process even if it is killed.
+
+    Args:
+        environment: settings as CORAL_... variables, on top of this process's own.
+        logs: folder of one log a process.
+    """
+
+    environment: dict[str, str]
+    logs: Path
+    _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, *arguments: str) -> Self:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        watcher = [sys.executable, "-I", "-S", kafka_watch.__file__]
+        watched = ["--parent", str(os.getpid()), "--grace", str(GRACE_S), "--"]
+        command = [sys.executable, "-m", "streams.cli", *arguments]
+        with (self.logs / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                [*watcher, *watched, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env={**os.environ, **self.environment},
+                start_new_session=True,  # Ctrl-C is ours to handle: parts end in order
+            )
+        return self
+
+    def check(self) -> None:
+        """Raises PartFailedError if a process ended by itself."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                raise PartFailedError(
+                    f"{name} ended with code {process.returncode}: see {self.logs / name}.log"
+                )
+
+    def end(self, *names: str) -> None:
+        """End these processes, or all; together, and wait until they are gone."""
+        ending = {name: self._running.pop(name) for name in names or list(self._running)}
+        for process in ending.values():
+            if process.stdin is not None:
+                process.stdin.close()
+        for process in ending.values():
+            process.wait()
+
+
+def start_workers(parts: Parts) -> None:
+    """One fold, one control, the provisioner and the static nodes' agents."""
+    config = ("--config", str(SETTINGS))
+    parts.start("control", *config, "control").start("fold", *config, "fold")
+    scale = ("--time-scale", str(TIME_SCALE))
+    parts.start("provision", *config, "provision", "--static", str(STATIC), "--local", str(LOCAL), *scale)
+    for node in load_yaml(Inventory, STATIC).nodes:
+        pool = node.pool
+        place = ("--cloud", pool.cloud, "--region", pool.region, "--zone", pool.zone, "--market", pool.market)
+        configuration = ("--configuration", node.configuration)
+        parts.start(node.name, *config, "node", "--name", node.name, *place, *configuration, *scale)
+
+
+def start_feeds(parts: Parts) -> None:
+    parts.start("feeds", "--config", str(SETTINGS), "feed", str(FEEDS))

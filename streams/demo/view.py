@@ -1,0 +1,83 @@
+"""What the demo shows while it runs: demand, plan, cost and stages, from the story of the log alone."""
+
+from collections import Counter
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from schemas.plans import Plan
+from streams.core.demand import arrival_rate
+from streams.story import Story
+from streams.watch import line_of
+
+
+class View:
+    """A live screen on a terminal; elsewhere a line for every plan."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._shown: str | None = None
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, story: Story, passed_s: float) -> None:
+        if self._live is not None:
+            self._live.update(_screen(story, passed_s), refresh=True)
+        elif story.plan is not None and story.plan.id != self._shown:
+            self._shown = story.plan.id
+            self._console.print(f"{passed_s:6.1f} s  {line_of(story.plan)}", markup=False, highlight=False)
+
+
+def _screen(story: Story, passed_s: float) -> Group:
+    head = Text(f"Coral, {passed_s:.0f} s", style="bold")
+    if story.plan is None:
+        return Group(head, Text("waiting for the first window, offers and nodes ..."))
+    return Group(head, Text(line_of(story.plan)), _demand(story), _stages(story, story.plan), _reasons(story))
+
+
+def _demand(story: Story) -> Table:
+    table = Table("service", "requests/s now", "planned for", "unmet", title="Demand", title_justify="left")
+    unmet = {u.service.key: u.share for u in story.plan.target.unmet} if story.plan is not None else {}
+    for key, planned in sorted(story.state.planned_for.items()):
+        windows = story.state.demand.get(key.rpartition("/")[0], [])
+        table.add_row(key, f"{arrival_rate(windows, 2):.2f}", f"{planned:.2f}", f"{unmet.get(key, 0):.0%}")
+    return table
+
+
+def _stages(story: Story, plan: Plan) -> Table:
+    table = Table("node", "pool", "configuration", "USD/h", "stages", title="Nodes", title_justify="left")
+    for claim in plan.claims:
+        node = story.state.nodes.get(claim.node or "")
+        stages = Counter(
+            f"{plan_role(plan, s.instance)} layers, {s.state}" for s in (node.report.stages if node else ())
+        )
+        table.add_row(
+            claim.node or "(claimed)",
+            claim.pool.key,
+            claim.configuration,
+            f"{claim.usd_per_hour:.2f}",
+            ", ".join(stages) or "-",
+        )
+    return table
+
+
+def plan_role(plan: Plan, instance_id: str) -> str:
+    """Model and layers of an instance, as far as the plan still has it."""
+    found = next((i for i in plan.instances if i.id == instance_id), None)
+    return instance_id if found is None else f"{found.service.model} {[s.layers for s in found.stages]}"
+
+
+def _reasons(story: Story) -> Text:
+    told = ", ".join(f"{reason} {count}" for reason, count in sorted(story.reasons.items()))
+    return Text(f"targets by reason: {told}")
