@@ -75,8 +75,15 @@ def search(roofline: Roofline, nodes: Sequence[Configuration]) -> Found | Refusa
     best = _best(roofline, chains)
     if best is not None:
         return best
-    fits = _best(roofline.without_slo(), chains) is not None
+    fits = any(_fits(roofline, order, tp) for tp, order in chains)
     return Refusal("slo-too-tight" if fits else "does-not-fit")
+
+
+def _fits(roofline: Roofline, order: Sequence[Configuration], tp: int) -> bool:
+    """Whether memory alone would hold the model, at the smallest batch."""
+    slots = chain_slots(roofline, order, tp)
+    held = [roofline.most_layers(slot, len(slots)) for slot in slots]
+    return min(held) > 0 and sum(held) >= roofline.model.architecture.layers
 
 
 def _chains(
@@ -96,7 +103,7 @@ def _best(roofline: Roofline, chains: Sequence[tuple[int, tuple[Configuration, .
     for tp, order in chains:
         slots = chain_slots(roofline, order, tp)
         rates = np.stack([roofline.table(slot, len(slots)) for slot in slots])
-        throughput, batch, layers = best_cut(rates)
+        throughput, batch, layers = best_cut(rates, floor=best.throughput if best else 0.0)
         if throughput > (best.throughput * (1 + 1e-12) if best else 0.0):
             best = Found(order, tp, layers, float(BATCHES[batch]), throughput)
     return best
@@ -116,34 +123,46 @@ def chain_slots(roofline: Roofline, order: Sequence[Configuration], tp: int) -> 
     return tuple(slots)
 
 
-def best_cut(rates: Floats) -> tuple[float, int, tuple[int, ...]]:
+def best_cut(rates: Floats, floor: float = 0.0) -> tuple[float, int, tuple[int, ...]]:
     """The cut of L layers into S stages of the largest least rate, at the best batch.
 
     Args:
         rates: shape (S, batches, L), S <= L; [s, b, j-1] is stage s with j layers, 0 where it cannot. Must
             not rise with j.
+        floor: rates up to this are not wanted; most batches fail it, by a count and without a selection.
 
     Returns:
-        Least rate over the stages (0 if there is no valid cut), index of the batch, layers of each stage.
+        Least rate over the stages, index of the batch, layers of each stage; (0, 0, ()) if no cut is above
+        the floor.
     """
-    stages, batches, total = rates.shape
+    stages, _, total = rates.shape
     spare = total - stages
-    least = rates[:, :, 0].min(axis=0)
-    if spare:
-        more = rates[:, :, 1 : spare + 1].transpose(1, 0, 2).reshape(batches, stages * spare)
-        cut = np.partition(more, more.shape[1] - spare, axis=1)[:, more.shape[1] - spare]
-        least = np.minimum(least, cut)
-    batch = int(np.argmax(least))
+    can = (rates > floor).sum(axis=2)
+    rows = np.flatnonzero((can > 0).all(axis=0) & (can.sum(axis=0) >= total))
+    if not rows.size:
+        return 0.0, 0, ()
+    least = rates[:, rows, 0].min(axis=0)
     if not spare:
-        return float(least[batch]), batch, (1,) * stages
-    above = 1 + (rates[:, batch, 1 : spare + 1] > cut[batch]).sum(axis=1)
-    equal = (rates[:, batch, 1 : spare + 1] == cut[batch]).sum(axis=1)
+        best = int(np.argmax(least))
+        return float(least[best]), int(rows[best]), (1,) * stages
+    more = rates[:, rows, 1 : spare + 1].transpose(1, 0, 2).reshape(rows.size, stages * spare)
+    cut = np.partition(more, more.shape[1] - spare, axis=1)[:, more.shape[1] - spare]
+    least = np.minimum(least, cut)
+    best = int(np.argmax(least))
+    batch = int(rows[best])
+    return float(least[best]), batch, _hand_out(rates[:, batch, 1 : spare + 1], float(cut[best]), total)
+
+
+def _hand_out(more: Floats, cut: float, total: int) -> tuple[int, ...]:
+    """One layer a stage, then all whose rate is above the cut, then those at it from the first stage on."""
+    above = 1 + (more > cut).sum(axis=1)
+    equal = (more == cut).sum(axis=1)
     layers, rest = [], total - int(above.sum())
     for base, ties in zip(above.tolist(), equal.tolist(), strict=True):
         taken = min(rest, ties)
         rest -= taken
         layers.append(base + taken)
-    return float(least[batch]), batch, tuple(layers)
+    return tuple(layers)
 
 
 # -------------------------------------------------------------------------------------------- what travels

@@ -18,7 +18,7 @@ d = seconds of a decode step at b, P = seconds of prefilling one mean prompt, S 
 Objectives are judged at the mean prompt, as the paper does; queueing head-room belongs on the demand.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -92,18 +92,14 @@ class Roofline:
     gpus: dict[str, Gpu]
     phase: Phase = "both"
     assume: Assumptions = DEFAULT
-    slo: bool = True
-    """False drops the objectives: what fits at all."""
     shape: Shape = field(init=False)
     _tables: dict[tuple[Slot, int], Floats] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
+    _layers: dict[tuple[Slot, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", Shape(self.model.architecture, self.variant))
-
-    def without_slo(self) -> "Roofline":
-        return replace(self, slo=False)
 
     # ------------------------------------------------------------------------------------------ seconds
 
@@ -179,6 +175,15 @@ class Roofline:
         held: Number = np.maximum(need, longest)
         return layers * held * self.shape.cache_copies(slot.tp)
 
+    def most_layers(self, slot: Slot, stages: int) -> int:
+        """Layers that a stage's memory holds at the smallest batch, whatever time they take."""
+        key = (slot, stages)
+        if key not in self._layers:
+            layers = np.arange(1.0, self.model.architecture.layers + 1)
+            held = self.weight_bytes(slot, layers) + self.cache_bytes(slot, layers, stages * BATCHES[0])
+            self._layers[key] = int((held <= self.memory_bytes(slot)).sum())
+        return self._layers[key]
+
     # --------------------------------------------------------------------------------------- throughput
 
     def table(self, slot: Slot, stages: int) -> Floats:
@@ -198,7 +203,7 @@ class Roofline:
         limit = float(self.variant.vllm_args.get("max-num-seqs", 256))
         fits = (held <= self.memory_bytes(slot)) & (stages * batch <= max(limit, stages))
         rate, in_time = self._rate(slot, layers, batch, stages)
-        return np.where(fits & in_time if self.slo else fits, rate, 0.0)
+        return np.where(fits & in_time, rate, 0.0)
 
     def _rate(self, slot: Slot, layers: Floats, batch: Floats, stages: int) -> tuple[Floats, Flags]:
         """Throughput and whether the objectives hold, by phase (formulas: top of this file)."""

@@ -37,6 +37,9 @@ def test_the_cut_is_the_best_of_all(rates: Floats) -> None:
             best = max(best, min(float(rates[s, b, j - 1]) for s, j in enumerate(cut)))
     least, batch, layers = best_cut(rates)
     assert least == best
+    assert best_cut(rates, floor=best) == (0.0, 0, ())
+    if best == 0:
+        return
     assert sum(layers) == total
     assert min(layers) >= 1
     assert min(float(rates[s, batch, j - 1]) for s, j in enumerate(layers)) == best

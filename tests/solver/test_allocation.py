@@ -50,14 +50,14 @@ def shortfall(columns: Columns, answer: Answer) -> float:
 
 
 def random_case(seed: int, box: Any) -> tuple[Problem, Library]:
-    """Two models, up to three templates each, two pools; stock from none to three nodes; some running."""
+    """Two models, up to two templates each, two pools; stock of up to two nodes; some running."""
     rng = random.Random(seed)
     names = ["a", "b"]
     combinations = [("a",), ("b",), ("a", "a"), ("a", "b"), ("b", "b")]
     rated = [
         box.rated(combination, round(rng.uniform(0.5, 4), 2) * len(combination), model)
         for model in ("m", "n")
-        for combination in rng.sample(combinations, rng.randint(1, 3))
+        for combination in rng.sample(combinations, rng.randint(1, 2))
     ]
     library = box.library(*sorted(rated, key=lambda r: r.template.id))
     stocks = [

@@ -58,9 +58,9 @@ def test_table_never_rises_with_layers_nor_falls_with_time(roofline: Make) -> No
     for model, variant in (("gpt-oss-20b", "mxfp4"), ("qwen3-32b", "fp8"), ("phi-4-14b", "bf16")):
         for slot in (WHOLE_L4, WHOLE_H100, Slot("L40S", 2, first=True, last=False, send_gb_s=0.3)):
             r = roofline(model, variant)
-            table, loose = r.table(slot, 1), r.without_slo().table(slot, 1)
+            table = r.table(slot, 1)
             assert (np.diff(table, axis=1) <= 0).all()
-            assert (table <= loose).all()
+            assert not table[:, r.most_layers(slot, 1) :].any()
             tight = r.level.model_copy(
                 update={
                     "tpot": tuple(o.model_copy(update={"ms": o.ms / 2}) for o in r.level.tpot),
@@ -98,8 +98,9 @@ def test_vllm_must_hold_one_longest_request(roofline: Make) -> None:
     room = r.memory_bytes(Slot("A100", 1, True, True, 0.0)) - r.shape.total_bytes
     assert 8192 * 262144 <= room < 32768 * 262144
     longer = r.variant.model_copy(update={"vllm_args": {"max-model-len": "32768"}})
-    patient = Roofline(r.model, longer, r.level, r.gpus).without_slo()
-    assert not patient.table(Slot("A100", 1, True, True, 0.0), 1)[:, 63].any()
+    slot = Slot("A100", 1, True, True, 0.0)
+    assert r.most_layers(slot, 1) == 64
+    assert Roofline(r.model, longer, r.level, r.gpus).most_layers(slot, 1) < 64
 
 
 def test_tensor_parallel_degrees_are_those_of_vllm(roofline: Make) -> None:
