@@ -84,6 +84,7 @@ def run_worker(app: faust.App, *services: ServiceT) -> None:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     worker = faust.Worker(app, *services, loop=loop, override_logging=False, quiet=True)
+    worker.spinner = None  # it writes terminal escapes into the log
     try:
         worker.execute_from_commandline()
     except SystemExit as done:

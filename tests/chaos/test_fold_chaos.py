@@ -1,0 +1,173 @@
+"""Two `fold` workers under a steady stream, one of them killed, ended or stopped again and again.
+
+Every window must be on the log, and its first record exact (house.md, law 10).
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from agents.bus import Bus
+from schemas import codec, topics
+from schemas.events import DemandClosed
+from tests.kafka.fold_rig import Worker, bus_with_topics, dead_letters, following, sample, settings_for
+
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos, pytest.mark.timeout(3600)]
+
+ROUNDS = int(os.environ.get("CORAL_CHAOS_ROUNDS", "3"))
+MODELS = [f"m{n}" for n in range(6)]
+SOURCES = ("r1", "r2")
+WINDOW_MS, LATENESS_MS = 1_000, 500
+STOPPED_S = 8.0
+"""Longer than the group's session time-out: the stopped worker is evicted, and wakes as a stranger."""
+GUARD_S = 90.0
+
+Window = tuple[str, int]
+"""Model and start of the window, milliseconds."""
+
+
+@dataclass
+class Truth:
+    """What was sent, and what the log says."""
+
+    sent: Counter[Window] = field(default_factory=Counter)
+    first: dict[Window, DemandClosed] = field(default_factory=dict)
+    copies: int = 0
+
+    def newest(self) -> dict[str, int]:
+        """Model -> the end of its newest window on the log."""
+        ends = dict.fromkeys(MODELS, 0)
+        for (model, _), closed in self.first.items():
+            ends[model] = max(ends[model], closed.end_ms)
+        return ends
+
+
+async def send_steadily(bus: Bus, truth: Truth) -> None:
+    """Ten samples a second of every model and source, event times jittered within the lateness."""
+    ids: set[tuple[str, str, int]] = set()
+    chance = random.Random(1)
+    for _ in itertools.count():
+        sends = []
+        for model, source in itertools.product(MODELS, SOURCES):
+            at_ms = now_ms() - chance.randint(0, LATENESS_MS - 100)
+            while (model, source, at_ms) in ids:
+                at_ms -= 1
+            ids.add((model, source, at_ms))
+            one = sample(model=model, source=source, at_ms=at_ms, offered=chance.randint(0, 5))
+            truth.sent[model, at_ms - at_ms % WINDOW_MS] += one.offered
+            sends.append(bus.send(topics.TELEMETRY, one, key=model))
+        await asyncio.gather(*sends)
+        await asyncio.sleep(0.1)
+
+
+async def follow(control: AIOKafkaConsumer, truth: Truth) -> None:
+    async for record in control:
+        event = codec.decode(topics.CONTROL, record.value, record.headers)
+        if isinstance(event, DemandClosed):
+            window = (event.model, event.start_ms)
+            truth.copies += window in truth.first
+            truth.first.setdefault(window, event)
+
+
+async def all_closed_after(truth: Truth, moment_ms: int) -> float:
+    """Wait until every model has a window that began after the moment; seconds since then."""
+    async with asyncio.timeout(GUARD_S):
+        while min(truth.newest().values()) < moment_ms + WINDOW_MS:
+            await asyncio.sleep(0.05)
+    return (now_ms() - moment_ms) / 1000
+
+
+@asynccontextmanager
+async def background(*jobs: asyncio.Task[None]) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        for job in jobs:
+            job.cancel()
+            with suppress(asyncio.CancelledError):
+                await job
+
+
+async def mistreat(worker: Worker, number: signal.Signals) -> None:
+    """Kill, end or stop it; a stopped one goes on after it was evicted."""
+    if number is not signal.SIGSTOP:
+        assert await asyncio.to_thread(worker.end, number) == (0 if number is signal.SIGTERM else -number)
+        return
+    worker.send(signal.SIGSTOP)
+    await asyncio.sleep(STOPPED_S)
+    worker.send(signal.SIGCONT)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def test_every_window_once_and_right(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    settings = settings_for(
+        kafka,
+        topic_prefix,
+        partitions={"telemetry": 4},
+        window_ms=WINDOW_MS,
+        lateness_ms=LATENESS_MS,
+        source_idle_ms=3_000,
+    )
+    truth = Truth()
+    recovery: dict[str, list[float]] = {}
+    logs = (tmp_path / f"fold-{n}.log" for n in itertools.count())
+    workers = [Worker(settings, next(logs)) for _ in range(2)]
+    try:
+        async with bus_with_topics(settings) as bus, following(settings, topics.CONTROL) as control:
+            jobs = [
+                asyncio.create_task(follow(control, truth)),
+                asyncio.create_task(send_steadily(bus, truth)),
+            ]
+            async with background(*jobs):
+                await all_closed_after(truth, now_ms())
+                kinds = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+                for victim, number in zip(itertools.cycle((0, 1)), kinds * ROUNDS, strict=False):
+                    moment_ms = now_ms()
+                    abuse = asyncio.create_task(mistreat(workers[victim], number))
+                    took = await all_closed_after(truth, moment_ms)
+                    recovery.setdefault(number.name, []).append(took)
+                    await abuse
+                    if workers[victim].process.poll() is not None:
+                        workers[victim] = Worker(settings, next(logs))
+                    await all_closed_after(truth, now_ms() + 3_000)  # the new one has joined
+                last_ms = now_ms()
+                await all_closed_after(truth, last_ms)
+        check(truth, last_ms)
+        assert await dead_letters(settings) == []
+        for worker in workers:
+            assert await asyncio.to_thread(worker.end) == 0
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.wait()
+    print(f"\nwindows={len(truth.first)} copies_dropped={truth.copies} rounds={ROUNDS} of each")
+    for kind, seconds in recovery.items():
+        print(f"{kind}: first new window of every model after {min(seconds):.1f}-{max(seconds):.1f} s")
+
+
+def check(truth: Truth, last_ms: int) -> None:
+    """Every window of every model that ended by then, but the first: the stream began within it."""
+    begin_ms = min(start_ms for _, start_ms in truth.sent) + WINDOW_MS
+    due = {w: offered for w, offered in truth.sent.items() if begin_ms <= w[1] <= last_ms - WINDOW_MS}
+    missing = sorted(set(due) - set(truth.first))
+    wrong = {
+        w: (truth.first[w].offered, offered)
+        for w, offered in due.items()
+        if w in truth.first and truth.first[w].offered != offered
+    }
+    assert (missing, wrong) == ([], {})
+    assert all(closed.late_samples == 0 for closed in truth.first.values())
