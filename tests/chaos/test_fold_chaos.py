@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,7 @@ class Truth:
     sent: Counter[Window] = field(default_factory=Counter)
     first: dict[Window, DemandClosed] = field(default_factory=dict)
     copies: int = 0
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def newest(self) -> dict[str, int]:
         """Model -> the end of its newest window on the log."""
@@ -77,26 +78,28 @@ async def follow(control: AIOKafkaConsumer, truth: Truth) -> None:
         if isinstance(event, DemandClosed):
             window = (event.model, event.start_ms)
             truth.copies += window in truth.first
-            truth.first.setdefault(window, event)
+            async with truth.changed:
+                truth.first.setdefault(window, event)
+                truth.changed.notify_all()
 
 
 async def all_closed_after(truth: Truth, moment_ms: int) -> float:
     """Wait until every model has a window that began after the moment; seconds since then."""
-    async with asyncio.timeout(GUARD_S):
-        while min(truth.newest().values()) < moment_ms + WINDOW_MS:
-            await asyncio.sleep(0.05)
+    async with asyncio.timeout(GUARD_S), truth.changed:
+        await truth.changed.wait_for(lambda: min(truth.newest().values()) >= moment_ms + WINDOW_MS)
     return (now_ms() - moment_ms) / 1000
 
 
 @asynccontextmanager
-async def background(*jobs: asyncio.Task[None]) -> AsyncIterator[None]:
+async def background(*jobs: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(job) for job in jobs]
     try:
         yield
     finally:
-        for job in jobs:
-            job.cancel()
+        for task in tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await job
+                await task
 
 
 async def mistreat(worker: Worker, number: signal.Signals) -> None:
@@ -128,11 +131,7 @@ async def test_every_window_once_and_right(kafka: str, topic_prefix: str, tmp_pa
     workers = [Worker(settings, next(logs)) for _ in range(2)]
     try:
         async with bus_with_topics(settings) as bus, following(settings, topics.CONTROL) as control:
-            jobs = [
-                asyncio.create_task(follow(control, truth)),
-                asyncio.create_task(send_steadily(bus, truth)),
-            ]
-            async with background(*jobs):
+            async with background(follow(control, truth), send_steadily(bus, truth)):
                 await all_closed_after(truth, now_ms())
                 kinds = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
                 for victim, number in zip(itertools.cycle((0, 1)), kinds * ROUNDS, strict=False):
