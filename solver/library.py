@@ -7,10 +7,9 @@ build it again and compare digests.
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, combinations_with_replacement, product
 from pathlib import Path
 from typing import Annotated
 
@@ -19,14 +18,12 @@ from pydantic import Field
 from schemas.base import Count, Frozen, Name, canonical, digest
 from schemas.catalog import Catalog, Configuration, Model, Phase, Whole
 from schemas.problems import Rating, Service, Template
+from solver.combinations import Combination, best_split, enumerate_combinations
 from solver.placement import Found, Refusal, describe, search
 from solver.roofline import ENGINE, Roofline
 
 SCHEMA = 1
 """Version of the file; a reader refuses others."""
-
-Combination = tuple[str, ...]
-"""Names of configurations, sorted: a multiset."""
 
 
 class LibraryError(ValueError):
@@ -55,6 +52,7 @@ class Inputs(Frozen):
     """All that a library follows from."""
 
     catalog: str
+    """Digest of the catalog without its prices."""
     levels: tuple[tuple[Name, Name], ...]
     configurations: tuple[Name, ...]
     variants: dict[Name, tuple[Name, ...]] = {}
@@ -142,17 +140,7 @@ def build_library(
     Raises:
         LibraryError: an unknown model, SLO class, variant or configuration, or a limit below 1.
     """
-    if n_max < 1 or mixed_max < 1 or rho < 1:
-        raise LibraryError(f"n_max, mixed_max and rho must be at least 1, got {n_max}, {mixed_max}, {rho}")
-    inputs = Inputs(
-        catalog=catalog.digest,
-        levels=tuple(sorted(set(levels))),
-        configurations=tuple(sorted(set(configurations))),
-        variants={model: tuple(sorted(names)) for model, names in sorted((variants or {}).items())},
-        n_max=n_max,
-        mixed_max=mixed_max,
-        rho=rho,
-    )
+    inputs = _inputs(catalog, levels, configurations, variants or {}, n_max, mixed_max, rho)
     nodes = {name: _configuration(catalog, name) for name in inputs.configurations}
     built = [_build_service(catalog, inputs, nodes, model, slo) for model, slo in inputs.levels]
     rated = sorted((r for b in built for r in b.rated), key=lambda r: (r.service.key, r.template.id))
@@ -162,6 +150,29 @@ def build_library(
         templates=tuple(rated),
         refused=tuple(b.refused for b in built),
         considered=sum(b.considered for b in built),
+    )
+
+
+def _inputs(
+    catalog: Catalog,
+    levels: Sequence[tuple[str, str]],
+    configurations: Sequence[str],
+    variants: Mapping[str, Sequence[str]],
+    n_max: int,
+    mixed_max: int,
+    rho: float,
+) -> Inputs:
+    """The arguments in their one order, so that no order of asking makes another library."""
+    if n_max < 1 or mixed_max < 1 or rho < 1:
+        raise LibraryError(f"n_max, mixed_max and rho must be at least 1, got {n_max}, {mixed_max}, {rho}")
+    return Inputs(
+        catalog=catalog.model_copy(update={"prices": ()}).digest,  # templates outlive prices
+        levels=tuple(sorted(set(levels))),
+        configurations=tuple(sorted(set(configurations))),
+        variants={model: tuple(sorted(names)) for model, names in sorted(variants.items())},
+        n_max=n_max,
+        mixed_max=mixed_max,
+        rho=rho,
     )
 
 
@@ -215,37 +226,6 @@ def _rooflines(catalog: Catalog, inputs: Inputs, model_name: str, slo_class: str
     for variant in model.variants:
         if variant.name in allowed:
             yield Roofline(model, variant, level, gpus, inputs.phase)
-
-
-def enumerate_combinations(configurations: Iterable[str], n_max: int, mixed_max: int) -> list[Combination]:
-    """Up to `n_max` equal nodes, and up to `mixed_max` of two configurations; smaller ones first."""
-    names = sorted(set(configurations))
-    equal = [(name,) * count for name in names for count in range(1, n_max + 1)]
-    mixed = [
-        combination
-        for pair in combinations(names, 2)
-        for size in range(2, mixed_max + 1)
-        for combination in combinations_with_replacement(pair, size)
-        if len(set(combination)) == 2
-    ]
-    return sorted(equal + mixed, key=lambda c: (len(c), c))
-
-
-def best_split(combination: Combination, best: Mapping[Combination, float]) -> float:
-    """The most that a combination gives as two parts; parts that were never placed give nothing.
-
-    A template that gives no more than that is never needed: the parts cost the same, take the same nodes
-    of the same pool, and each part's best is itself the best of its own splits (solver.md, "Lossless
-    pruning").
-    """
-    counts = {name: combination.count(name) for name in sorted(set(combination))}
-    most = 0.0
-    for taken in product(*(range(count + 1) for count in counts.values())):
-        part = tuple(n for n, k in zip(counts, taken, strict=True) for _ in range(k))
-        rest = tuple(n for (n, count), k in zip(counts.items(), taken, strict=True) for _ in range(count - k))
-        if part and rest:
-            most = max(most, best.get(part, 0.0) + best.get(rest, 0.0))
-    return most
 
 
 def _small_enough(roofline: Roofline, nodes: Sequence[Configuration], rho: float) -> bool:

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from schemas.catalog import Catalog
+from solver.combinations import Combination, best_split, enumerate_combinations
 from solver.library import (
-    Combination,
     Library,
     LibraryError,
-    best_split,
     build_library,
-    enumerate_combinations,
     load_library,
 )
 
@@ -38,6 +36,12 @@ def test_the_same_inputs_in_any_order_give_the_same_library(catalog: Catalog, li
     assert again.digest == library.digest
     other = build_library(catalog, levels=LEVELS, configurations=CONFIGURATIONS, n_max=2, variants=BF16)
     assert other.digest != library.digest
+
+
+def test_a_new_price_makes_no_new_library(catalog: Catalog, library: Library) -> None:
+    free = catalog.model_copy(update={"prices": ()})
+    again = build_library(free, levels=LEVELS, configurations=CONFIGURATIONS, n_max=3, variants=BF16)
+    assert again.digest == library.digest
 
 
 def test_both_services_have_templates_and_reasons(library: Library) -> None:
