@@ -163,9 +163,9 @@ class Reconciler:
         )
 
     async def end(self) -> None:
-        """Stop what still lives, without waiting for in-flight requests."""
-        for engine in list(self._engines.values()):
-            await engine.stop()
+        """End what still lives at once, cutting what is in flight."""
+        self.leave(0)
+        self.reconcile()  # What leaving put to drain is past its deadline already.
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -1,0 +1,338 @@
+"""The laws of `agents.lifecycle`, one by one and then against any sequence of plans and observations."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.ledger import (
+    LIVE,
+    MOVES,
+    Action,
+    Attempt,
+    Decline,
+    Drain,
+    Forget,
+    Gone,
+    IllegalMoveError,
+    Ledger,
+    Observation,
+    RankKey,
+    Ready,
+    Spot,
+    Start,
+    Stop,
+    advance,
+)
+from agents.lifecycle import Decision, Means, decide
+from schemas.plans import Plan
+from tests.agents.making import instance, plan, rank, template
+
+ME = Means("n1", devices=4, memory_gb=96.0, drain_deadline_ms=600_000)
+KEY = RankKey("i1", 1, 0, 0)
+
+
+class Node:
+    """Plays the driver: applies what was decided, and what a test observes."""
+
+    def __init__(self, me: Means = ME) -> None:
+        self.me = me
+        self.ledger = Ledger()
+        self.now_ms = 0
+
+    def follow(self, wish: Plan | None) -> Decision:
+        decision = decide(self.ledger, wish, self.me, self.now_ms)
+        for action in decision.actions:
+            self.ledger = advance(self.ledger, action)
+        return decision
+
+    def see(self, *events: Observation) -> None:
+        for event in events:
+            self.ledger = advance(self.ledger, event)
+
+    def states(self) -> dict[RankKey, str]:
+        return {held.key: held.state for held in self.ledger.held}
+
+
+def started(*events: Observation) -> Node:
+    node = Node()
+    node.follow(plan(1, instance("i1")))
+    node.see(*events)
+    return node
+
+
+def test_starts_its_ranks_and_no_others() -> None:
+    node = Node()
+    decision = node.follow(plan(1, instance("i1", rank("c2"), rank("c1", 1), rank("c1", 2))))
+    spots = (Spot(RankKey("i1", 1, 1, 0), (1,)), Spot(RankKey("i1", 1, 2, 0), (2,)))
+    assert decision.actions == (Start(Attempt("i1", 1), spots),)
+
+
+def test_a_whole_life() -> None:
+    node = started(Ready(KEY, "127.0.0.1:1"))
+    assert node.states() == {KEY: "ready"}
+    draining = plan(2, instance("i1", role="draining"))
+    assert node.follow(draining).actions == (Drain(KEY, 600_000, "plan 1-1-2 drains it"),)
+    node.see(Gone(KEY))
+    assert node.states() == {KEY: "drained"}
+    assert node.follow(draining).actions == ()
+    assert node.follow(plan(3)).actions == (Forget(KEY),)
+    assert node.ledger == Ledger(attempts={"i1": 1})
+
+
+def test_without_a_plan_nothing_starts_and_nothing_stops() -> None:
+    assert Node().follow(None).actions == ()
+    assert started(Ready(KEY)).follow(None).actions == ()
+
+
+def test_an_ended_attempt_is_not_started_again() -> None:
+    """ai-dynamo/dynamo#4420: a stage killed by hand is reported, and comes back by a new attempt."""
+    node = started(Ready(KEY), Gone(KEY, "killed by signal 9"))
+    assert node.states() == {KEY: "failed"}
+    assert node.ledger.held[0].reason == "killed by signal 9"
+    assert node.follow(plan(2, instance("i1"))).actions == ()
+    again = RankKey("i1", 2, 0, 0)
+    assert node.follow(plan(3, instance("i1", attempt=2))).actions == (
+        Forget(KEY),
+        Start(Attempt("i1", 2), (Spot(again, (0,)),)),
+    )
+
+
+def test_a_forgotten_attempt_that_comes_back_fails() -> None:
+    node = started(Gone(KEY))
+    node.follow(plan(2))
+    (decline,) = node.follow(plan(3, instance("i1"))).actions
+    assert isinstance(decline, Decline)
+    assert node.states() == {KEY: "failed"}
+    with pytest.raises(IllegalMoveError, match="taken up here before"):
+        advance(node.ledger, Start(Attempt("i1", 1), (Spot(KEY, (0,)),)))
+
+
+def test_what_is_starting_is_cancelled() -> None:
+    """ray-project/ray#43034: of one ready and one starting, the starting one goes."""
+    for wish in (plan(2), plan(2, instance("i1", role="draining"))):
+        node = started()
+        (stop,) = node.follow(wish).actions
+        assert isinstance(stop, Stop)
+        assert stop.reason.startswith("cancelled: plan 1-1-2")
+        node.see(Ready(KEY, "127.0.0.1:1"))  # too late
+        assert node.follow(wish).actions == ()
+        node.see(Gone(KEY))
+        assert node.states() == {KEY: "drained"}
+
+
+def test_what_vanished_from_the_plan_is_drained() -> None:
+    (drain,) = started(Ready(KEY)).follow(plan(2)).actions
+    assert drain == Drain(KEY, 600_000, "plan 1-1-2 has it no more")
+
+
+def test_a_node_without_claim_drains_all() -> None:
+    (drain,) = started(Ready(KEY)).follow(plan(2, instance("i1"), node="n9")).actions
+    assert isinstance(drain, Drain)
+
+
+def test_only_the_drain_deadline_kills() -> None:
+    """ai-dynamo/dynamo#13559: a 60 s stream survives a drain that began at its tenth second."""
+    node = started(Ready(KEY))
+    wish = plan(2, instance("i1", role="draining"))
+    node.now_ms = 10_000
+    node.follow(wish)
+    for node.now_ms in (60_000, 609_999):
+        assert node.follow(wish).actions == ()
+        assert node.follow(None).actions == ()
+    node.now_ms = 610_000
+    assert node.follow(wish).actions == (Stop(KEY, "killed at its drain deadline"),)
+    assert node.follow(wish).actions == ()
+    node.see(Gone(KEY))
+    assert node.ledger.held[0].reason == "killed at its drain deadline"
+
+
+def test_a_drain_is_not_taken_back() -> None:
+    node = started(Ready(KEY))
+    node.follow(plan(2, instance("i1", role="draining")))
+    assert node.follow(plan(3, instance("i1"))).actions == ()
+    node.see(Gone(KEY))
+    assert node.follow(plan(4, instance("i1"))).actions == ()
+    assert node.states() == {KEY: "drained"}
+
+
+def test_a_higher_attempt_ends_the_older_first() -> None:
+    node = started(Ready(KEY))
+    wish = plan(2, instance("i1", rank("c1", 3), attempt=2))
+    decision = node.follow(wish)
+    assert decision.actions == (Drain(KEY, 600_000, "attempt 2 takes its place"),)
+    assert decision.waiting == {RankKey("i1", 2, 0, 0): "waiting for attempt 1 to end"}
+    node.see(Gone(KEY))
+    assert [type(action) for action in node.follow(wish).actions] == [Forget, Start]
+
+
+def test_a_busy_device_is_waited_for() -> None:
+    node = started(Ready(KEY))
+    wish = plan(2, instance("i2"))
+    decision = node.follow(wish)
+    assert [type(action) for action in decision.actions] == [Drain]
+    assert decision.waiting == {RankKey("i2", 1, 0, 0): "waiting for devices [0], held by i1"}
+    node.see(Gone(KEY))
+    assert [type(action) for action in node.follow(wish).actions] == [Forget, Start]
+
+
+def test_the_rest_of_a_broken_attempt_ends() -> None:
+    node = Node()
+    wish = plan(1, instance("i1", rank("c1", 0), rank("c1", 1)))
+    other = RankKey("i1", 1, 1, 0)
+    node.follow(wish)
+    node.see(Ready(KEY), Ready(other), Gone(other, "exit status 1"))
+    assert node.follow(wish).actions == (Drain(KEY, 600_000, "another rank of its attempt ended here"),)
+
+
+def test_what_was_never_started_is_spared() -> None:
+    node = Node()
+    node.follow(plan(1, instance("i1", role="draining")))
+    assert node.states() == {KEY: "drained"}
+    assert node.follow(plan(2, instance("i1"))).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        (
+            plan(
+                1,
+                instance("i1", of=template(runtime="coral")),
+                templates=(template(runtime="coral"),),
+            ),
+            "runtime coral is not deployable",
+        ),
+        (
+            plan(1, instance("i1", rank(device=4))),
+            "stage 0 rank 0: device_ids [4] do not exist, this node has 4 devices",
+        ),
+        (
+            plan(1, instance("i1", rank(memory_gb=24.5))),
+            "stage 0 rank 0: memory_gb 24.5 is more than the 24 of its devices",
+        ),
+        (plan(1, instance("i1", rank(tp=2))), "stage 0 rank 0: tp 2 does not fit 1 device_ids"),
+        (
+            plan(1, instance("i1", rank(device=0), rank(device=9))),
+            "stage 1 rank 0: device_ids [9] do not exist, this node has 4 devices",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_whole(wish: Plan, reason: str) -> None:
+    node = Node()
+    (decline,) = node.follow(wish).actions
+    assert isinstance(decline, Decline)
+    assert decline.reason == reason
+    assert set(node.states().values()) == {"refused"}
+    assert node.follow(wish).actions == ()
+
+
+def test_a_node_about_to_end_starts_nothing_and_hurries_its_drains() -> None:
+    node = started(Ready(KEY))
+    node.me = replace(ME, until_ms=5_000)
+    wish = plan(2, instance("i1"), instance("i2", rank(device=1)))
+    decision = node.follow(wish)
+    assert decision.actions == ()
+    assert decision.waiting == {RankKey("i2", 1, 0, 0): "this node is about to end"}
+    node.follow(plan(3))
+    node.now_ms = 5_000
+    assert node.follow(plan(3)).actions == (Stop(KEY, "killed at its drain deadline"),)
+
+
+def test_a_notice_cuts_a_drain_that_runs() -> None:
+    node = started(Ready(KEY))
+    node.follow(plan(2))
+    node.me, node.now_ms = replace(ME, until_ms=5_000), 5_000
+    assert node.follow(plan(2)).actions == (Stop(KEY, "killed at its drain deadline"),)
+
+
+def test_a_leaving_node_ends_all_even_without_a_plan() -> None:
+    node = started(Ready(KEY))
+    node.me = replace(ME, until_ms=5_000, leaving=True)
+    assert node.follow(None).actions == (Drain(KEY, 600_000, "the node is leaving"),)
+    node.now_ms = 5_000
+    assert node.follow(None).actions == (Stop(KEY, "killed at its drain deadline"),)
+
+
+def test_the_table_leads_from_absent_to_absent() -> None:
+    """Every state can be reached, and absent again from it."""
+    reached = {"absent"}
+    while more := {after for (before, _), after in MOVES.items() if before in reached} - reached:
+        reached |= more
+    assert reached == {"absent", "starting", "ready", "draining", "drained", "failed", "refused"}
+    home = {"absent"}
+    while more := {before for (before, _), after in MOVES.items() if after in home} - home:
+        home |= more
+    assert home == reached
+
+
+def test_an_observation_of_nothing_is_refused() -> None:
+    with pytest.raises(IllegalMoveError, match="it is absent"):
+        advance(Ledger(), Ready(KEY))
+
+
+# --- any sequence ------------------------------------------------------------------------------------
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Any valid plan: up to three instances on up to four devices of this node and its neighbour."""
+    free = [(claim, device) for claim in ("c1", "c2") for device in range(5)]
+    chosen = []
+    for name in draw(st.lists(st.sampled_from(["i1", "i2", "i3"]), max_size=3)):
+        places = draw(st.lists(st.sampled_from(free), min_size=1, max_size=3, unique=True))
+        free = [place for place in free if place not in places]
+        chosen.append(
+            instance(
+                name,
+                *(rank(*place) for place in places),
+                attempt=draw(st.integers(1, 4)),
+                role=draw(st.sampled_from(["starting", "serving", "draining"])),
+            )
+        )
+    return plan(1, *chosen, node=draw(st.sampled_from(["n1", "n1", "n1", "n9"])))
+
+
+STEPS = st.one_of(
+    plans(),
+    st.none(),
+    st.tuples(st.sampled_from(["ready", "gone", "crash"]), st.integers(0, 5)),
+    st.sampled_from([1_000, 700_000]),
+    st.just("restart"),
+)
+
+
+def check(node: Node, actions: tuple[Action, ...], taken: set[Attempt]) -> None:
+    for action in actions:
+        if isinstance(action, Start):
+            assert action.attempt not in taken, "started twice"
+            taken.add(action.attempt)
+    live = [held for held in node.ledger.held if held.state in LIVE]
+    devices = [device for held in live for device in held.devices]
+    assert len(devices) == len(set(devices)), "a device is held by two engines"
+    assert all(device < ME.devices for device in devices)
+    assert len({held.key for held in node.ledger.held}) == len(node.ledger.held)
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_never_started_twice_and_never_two_engines_on_a_device(steps: list[object]) -> None:
+    node, wish, taken = Node(), None, set[Attempt]()
+    for step in steps:
+        live = node.ledger.live
+        match step:
+            case Plan():
+                wish = step
+            case int():
+                node.now_ms += step
+            case "restart":
+                node.ledger = Ledger.model_validate_json(node.ledger.model_dump_json())
+                node.see(*(Gone(held.key, "restarted") for held in live))
+            case (str(what), int(which)) if live:
+                held = live[which % len(live)]
+                if what != "ready":
+                    node.see(Gone(held.key, None if what == "gone" else "crash"))
+                elif held.state != "ready":
+                    node.see(Ready(held.key))
+        decision = node.follow(wish)
+        check(node, decision.actions, taken)
+        assert node.follow(wish).actions == (), "a decision leaves nothing undone"
+        assert not set(decision.waiting) & set(node.states())
