@@ -1,4 +1,4 @@
-"""The process that solves (`python -m streams.solve_worker`): holds the library, answers problem by problem.
+"""The process that solves: holds the library, answers problem by problem.
 
 Alone in its process, a solver may ignore its limit, leak or crash: whoever asked kills it and starts
 another (solving.py). It says nothing but frames on the pipe that was its standard output, and ends
@@ -52,6 +52,7 @@ def frame(said: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
+    """The whole life of the process; its one argument is its parent's id."""
     parent = int(sys.argv[1])
     _end_with(parent)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
@@ -99,7 +100,3 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-if __name__ == "__main__":
-    main()

@@ -34,8 +34,9 @@ class _Worker:
         worker = cls(
             await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "streams.solve_worker",
+                "-c",
+                # Not -m: the module would be there twice, each with a SolveError of its own.
+                "from streams.solve_worker import main; main()",
                 str(os.getpid()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
