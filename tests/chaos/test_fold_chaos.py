@@ -130,21 +130,24 @@ async def test_every_window_once_and_right(kafka: str, topic_prefix: str, tmp_pa
     logs = (tmp_path / f"fold-{n}.log" for n in itertools.count())
     workers = [Worker(settings, next(logs)) for _ in range(2)]
     try:
-        async with bus_with_topics(settings) as bus, following(settings, topics.CONTROL) as control:
-            async with background(follow(control, truth), send_steadily(bus, truth)):
-                await all_closed_after(truth, now_ms())
-                kinds = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
-                for victim, number in zip(itertools.cycle((0, 1)), kinds * ROUNDS, strict=False):
-                    moment_ms = now_ms()
-                    abuse = asyncio.create_task(mistreat(workers[victim], number))
-                    took = await all_closed_after(truth, moment_ms)
-                    recovery.setdefault(number.name, []).append(took)
-                    await abuse
-                    if workers[victim].process.poll() is not None:
-                        workers[victim] = Worker(settings, next(logs))
-                    await all_closed_after(truth, now_ms() + 3_000)  # the new one has joined
-                last_ms = now_ms()
-                await all_closed_after(truth, last_ms)
+        async with (
+            bus_with_topics(settings) as bus,
+            following(settings, topics.CONTROL) as control,
+            background(follow(control, truth), send_steadily(bus, truth)),
+        ):
+            await all_closed_after(truth, now_ms())
+            kinds = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+            for victim, number in zip(itertools.cycle((0, 1)), kinds * ROUNDS, strict=False):
+                moment_ms = now_ms()
+                abuse = asyncio.create_task(mistreat(workers[victim], number))
+                took = await all_closed_after(truth, moment_ms)
+                recovery.setdefault(number.name, []).append(took)
+                await abuse
+                if workers[victim].process.poll() is not None:
+                    workers[victim] = Worker(settings, next(logs))
+                await all_closed_after(truth, now_ms() + 3_000)  # the new one has joined
+            last_ms = now_ms()
+            await all_closed_after(truth, last_ms)
         check(truth, last_ms)
         assert await dead_letters(settings) == []
         for worker in workers:

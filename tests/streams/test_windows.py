@@ -46,13 +46,8 @@ def test_a_window_closes_once_the_watermark_passes_its_end() -> None:
 
 def test_sums_tokens_refusals_and_sketches() -> None:
     windows = Windows(0, RULES)
-    one: dict[str, Any] = {
-        "offered": 4,
-        "refused": 1,
-        "finished": 2,
-        "input_tokens": 30,
-        "cached_input_tokens": 10,
-    }
+    one: dict[str, Any] = {"offered": 4, "refused": 1, "finished": 2}
+    one |= {"input_tokens": 30, "cached_input_tokens": 10}
     first = sample(0, **one, output_tokens=7, ttft_ms=Sketch.of([5.0, 0]), tpot_ms=Sketch.of([1.0]))
     second = sample(1, "r2", **one, output_tokens=8, ttft_ms=Sketch.of([5.0, 900.0]))
     closed, *_ = feed(windows, first, second, *every_second(2, 30), *every_second(28, 30, "r2"))
@@ -121,9 +116,9 @@ def test_a_sample_from_the_future_is_refused_and_moves_nothing() -> None:
 
 @pytest.mark.parametrize("field", ["ttft_ms", "tpot_ms"])
 def test_impossible_latencies_are_refused(field: str) -> None:
-    wild = Sketch(buckets={MAX_BUCKET + 1: 1})
+    wild: dict[str, Any] = {field: Sketch(buckets={MAX_BUCKET + 1: 1})}
     with pytest.raises(Refused, match=f"{field}: bucket {MAX_BUCKET + 1}, expected"):
-        Windows(0, RULES).add(sample(0, **{field: wild}), T0)
+        Windows(0, RULES).add(sample(0, **wild), T0)
 
 
 def test_the_slowest_live_source_holds_the_watermark() -> None:
