@@ -1,6 +1,6 @@
 """Whatever happens to the core, its plans stay possible, and when the noise ends demand is met."""
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from schemas.events import NodeGone, NodeSilent, OperatorRequested
@@ -76,6 +76,7 @@ def check_plans(world: World) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(actions=[("demand", 1), ("demand", 0), ("preempt", 0)], nodes=("1xL4", "1xL4"))
 @given(actions=ACTIONS, nodes=st.sampled_from([("1xL4",), ("1xL4", "1xL4")]))
 def test_any_history_leaves_a_fleet_that_serves(
     actions: list[tuple[str, int]], nodes: tuple[str, ...]

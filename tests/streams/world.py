@@ -351,10 +351,13 @@ class World:
             for stage in i.stages
             if any(rank.claim == claim for rank in stage.ranks)
         }
-        kept = tuple(s for s in self.nodes[name].stages if (s.instance, s.attempt, s.stage) in mine)
-        self.nodes[name] = self.nodes[name].model_copy(update={"stages": kept})
-        have = {(s.instance, s.attempt, s.stage): s.state for s in kept}
-        for key, role in mine.items():
+        have = {(s.instance, s.attempt, s.stage): s.state for s in self.nodes[name].stages}
+        live = {key for key, state in have.items() if state in ("starting", "ready", "draining")}
+        stages = (s for s in self.nodes[name].stages if (s.instance, s.attempt, s.stage) in live | set(mine))
+        self.nodes[name] = self.nodes[name].model_copy(update={"stages": tuple(stages)})
+        for key in sorted(live | set(mine)):
+            # What the plan has no more is drained like what it drains.
+            role = mine.get(key, "draining")
             if role == "draining" and have.get(key) in (None, "starting", "ready"):
                 self.set_stage(name, key, "draining")
                 self.after(self.drain_ms, lambda key=key: self.set_stage(name, key, "drained"))  # type: ignore[misc]
