@@ -53,10 +53,12 @@ def main(
     """Settings come from defaults, then --config, then CORAL_... variables, then options."""
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
-        _refuse(f"--log-level: {log_level!r}, expected debug, info, warning or error")
+        raise _refused(f"--log-level: {log_level!r}, expected debug, info, warning or error")
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    for chatty in ("aiokafka", "faust", "mode"):
+        logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
     with _bad_input():
         settings = load_settings(config)
         if bootstrap_servers is not None:
@@ -65,9 +67,9 @@ def main(
     context.obj = settings
 
 
-def _refuse(text: str) -> None:
+def _refused(text: str) -> typer.Exit:
     Console(stderr=True, soft_wrap=True).print(f"coral: {text}", markup=False, highlight=False)
-    raise typer.Exit(BAD_INPUT)
+    return typer.Exit(BAD_INPUT)
 
 
 @contextmanager
@@ -76,9 +78,9 @@ def _bad_input() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        _refuse(describe(error))
+        raise _refused(describe(error)) from error
     except (ValueError, OSError, yaml.YAMLError) as error:
-        _refuse(str(error))
+        raise _refused(str(error)) from error
 
 
 def _trace() -> None:
