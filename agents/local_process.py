@@ -75,8 +75,9 @@ def lives(started: Started, ending: Sequence[str]) -> bool:
 def find(tag: str) -> Started | None:
     """The first process of a machine, started by somebody who could not note it down."""
     for process in _members({tag}):
-        if os.getsid(process.pid) == process.pid:
-            return Started(pid=process.pid, since_boot_s=_since_boot_s(process))
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # ended meanwhile
+            if os.getsid(process.pid) == process.pid:
+                return Started(pid=process.pid, since_boot_s=_since_boot_s(process))
     return None
 
 

@@ -64,14 +64,15 @@ def make(tmp_path: Path, now: Now) -> Iterator[Make]:
 
 
 def processes(tmp_path: Path) -> list[int]:
-    """Everything that runs with a tag of this test's folder."""
+    """The process of every session that runs with a tag of this test's folder (not a start-up's `sleep`)."""
     found = []
     for process in psutil.process_iter():
         try:
             tag = process.environ().get(local_process.TAG, "")
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            counts = os.getsid(process.pid) == process.pid and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
             continue
-        if tag.startswith(str(tmp_path)) and process.status() != psutil.STATUS_ZOMBIE:
+        if counts and tag.startswith(str(tmp_path)):
             found.append(process.pid)
     return found
 
