@@ -36,8 +36,7 @@ def line_of(entry: Entry) -> str:
             "timestamp_ms": entry.timestamp_ms,
             **_said(entry.value),
             "headers": [{"name": name, **_said(value)} for name, value in entry.headers],
-        },
-        ensure_ascii=False,
+        }
     )
 
 

@@ -154,6 +154,13 @@ async def test_a_standby_takes_over_and_a_late_word_of_the_old_leader_is_dropped
         await it.eye.until(lambda: it.eye.at_rest, "rest")
         assert max(plan.order for plan in await it.plans()) > late.order
         assert len(it.eye.of(Leading)) >= 2
+
+        # A ghost: a candidate that lost the partition before its `Leading` came through. Nobody performs
+        # in its name, and whoever has the partition takes the lead back.
+        ghost = it.eye.of(Leading)[-1].model_copy(update={"token": "ghost"})
+        await it.fleet.tell(ghost)
+        await it.eye.until(lambda: it.eye.state.leader not in {"ghost", after.token}, "the lead taken back")
+        await it.eye.until(lambda: it.eye.at_rest, "rest")
         for worker in workers:
             if worker is not leader:
                 assert worker.end() == 0
