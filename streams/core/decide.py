@@ -6,8 +6,7 @@ from schemas.base import digest
 from schemas.events import Solved
 from schemas.plans import Target
 from schemas.policy import CorePolicy
-from schemas.problems import Answer, Chosen, Problem, Running, Service, ServiceDemand
-from streams.core import offers
+from schemas.problems import Answer, Chosen, Problem, Running, Service, ServiceDemand, Stock
 from streams.core.binding import stands
 from streams.core.state import PendingSolve, State, Wish, stock_key
 from streams.core.triggers import FORCED
@@ -16,7 +15,9 @@ Allocation = dict[tuple[str, str], int]
 """(template id, pool key) -> instances."""
 
 
-def ask(state: State, policy: CorePolicy, wanted: dict[Service, float], reason: str) -> PendingSolve:
+def ask(
+    state: State, policy: CorePolicy, wanted: dict[Service, float], stocks: list[Stock], reason: str
+) -> PendingSolve:
     """Put the question: demand, stock and prices as of now, and what runs."""
     offset = state.offset + 1
     problem = Problem(
@@ -25,7 +26,7 @@ def ask(state: State, policy: CorePolicy, wanted: dict[Service, float], reason: 
         demands=tuple(
             ServiceDemand(service=s, rate=rate) for s, rate in sorted(wanted.items(), key=lambda i: i[0].key)
         ),
-        stocks=tuple(offers.stocks(state)),
+        stocks=tuple(stocks),
         running=_running(state),
         startup_ratio={s.model: s.startup_s * 1000 / policy.adjust_interval_ms for s in policy.served},
     )
@@ -55,7 +56,7 @@ def accept(state: State, policy: CorePolicy, event: Solved) -> bool:
     pending = state.pending_solve
     if pending is None or event.epoch != state.epoch or event.problem != pending.problem.id:
         return False
-    state.pending_solve = None
+    state.pending_solve, state.failed_solves = None, 0
     answer = event.answer
     # Also when the move is not worth it: the question is answered, and not to be put again.
     state.planned_for = {d.service.key: d.rate for d in pending.problem.demands}

@@ -20,7 +20,7 @@ from schemas.events import (
     RollCall,
 )
 from schemas.policy import CorePolicy
-from streams.core.state import NodeState, State
+from streams.core.state import ENDED, NodeState, State
 
 FleetEvent = NodeReported | NodeSilent | NodeHeard | RollCall | FleetAlive | ClaimGranted | NodeGone
 
@@ -111,19 +111,33 @@ def is_suspect(state: State, node: NodeState, policy: CorePolicy) -> bool:
 
 
 def is_blind(state: State, policy: CorePolicy) -> bool:
-    """Whether most of the fleet went silent together."""
-    suspects = sum(is_suspect(state, node, policy) for node in state.nodes.values())
-    return suspects > 1 and suspects > policy.blind_share * len(state.nodes)
+    """Whether most of the nodes that the plan holds went silent together."""
+    held = [state.nodes[name] for name in sorted(_held(state) & state.nodes.keys())]
+    suspects = sum(is_suspect(state, node, policy) for node in held)
+    return suspects > 1 and suspects > policy.blind_share * len(held)
+
+
+def _held(state: State) -> set[str]:
+    return {c.claim.node for c in state.claims.values() if c.claim.node is not None}
 
 
 def judge(state: State, policy: CorePolicy) -> None:
-    """Lose the nodes that are silent for too long on partitions that are listened to."""
-    if is_blind(state, policy):
-        return
+    """Lose the nodes that left, and those silent for too long on partitions that are listened to."""
+    hold = _held(state) if is_blind(state, policy) else set()
     for name, node in sorted(state.nodes.items()):
         listened = state.now_ms - state.alive_ms.get(node.partition, 0) <= policy.alive_after_ms
-        if listened and silence_ms(state, node) >= policy.lost_after_ms:
+        if _has_left(node):
+            lose(state, name, "left")
+        elif listened and name not in hold and silence_ms(state, node) >= policy.lost_after_ms:
             lose(state, name, f"silent for {silence_ms(state, node) // 1000} s")
+
+
+def _has_left(node: NodeState) -> bool:
+    """Whether a node that said it would leave is empty, or not heard of any more."""
+    report = node.report
+    empty = all(stage.state in ENDED for stage in report.stages)
+    told = report.leaving or report.notice_deadline_ms is not None
+    return (report.leaving and empty) or (told and node.silent_since_ms is not None)
 
 
 def is_healthy(state: State, name: str) -> bool:
@@ -148,5 +162,7 @@ def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
     alerts = {f"NodeSuspect:{n}": f"{n} is silent for {wait} s and more" for n in suspects}
     alerts |= {f"NodeGoing:{n}": f"{n} will leave" for n in going}
     if is_blind(state, policy):
-        alerts["FleetBlind"] = f"{len(suspects)} of {len(state.nodes)} nodes are silent: none is given up"
+        alerts["FleetBlind"] = (
+            "most nodes went silent together: the listener may be at fault, none is given up"
+        )
     return alerts

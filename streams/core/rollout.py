@@ -11,14 +11,13 @@ Laws:
 """
 
 from schemas.events import StageReport
-from schemas.plans import Instance, Plan
+from schemas.plans import Instance, Plan, Role, Target
 from schemas.policy import CorePolicy
 from streams.core import offers
 from streams.core.binding import is_whole, users
 from streams.core.fleet import is_healthy
-from streams.core.state import InstanceState, State
+from streams.core.state import ENDED, InstanceState, State
 
-ENDED = frozenset({"drained", "failed", "refused"})
 Reports = dict[str, StageReport | None]
 """Rank (`claim/stage`) -> what its node says of it in this attempt; None when it says nothing."""
 
@@ -186,21 +185,45 @@ def _release_claims(state: State) -> None:
 
 
 # --- the plan --------------------------------------------------------------------------------------
-def current_plan(state: State) -> Plan | None:
-    """The plan of right now, with the sequence it would have; None before the first target."""
-    if state.target is None:
-        return None
-    instances = [i for _, i in sorted(state.instances.items()) if i.role is not None]
+Outline = tuple[str, frozenset[tuple[str, int, Role]], frozenset[tuple[str, str | None]]]
+"""Target, (instance, attempt, role), (claim, node): two plans with the same outline say the same."""
+
+
+def says_more(state: State) -> bool:
+    """Whether the plan of right now differs from the last one in more than its number and its time."""
+    last = state.plan
+    if last is None or state.target is None:
+        return True
+    told: Outline = (
+        last.target.id,
+        frozenset((i.id, i.attempt, i.role) for i in last.instances),
+        frozenset((c.id, c.node) for c in last.claims),
+    )
+    now: Outline = (
+        state.target.id,
+        frozenset((i.id, i.attempt, i.role) for i in _in_plan(state) if i.role is not None),
+        frozenset((h.claim.id, h.claim.node) for h in state.claims.values()),
+    )
+    return now != told
+
+
+def _in_plan(state: State) -> list[InstanceState]:
+    return [i for _, i in sorted(state.instances.items()) if i.role is not None and is_whole(state, i)]
+
+
+def current_plan(state: State, target: Target) -> Plan:
+    """The plan of right now, with the next sequence number."""
+    instances = _in_plan(state)
     return Plan(
         fleet=state.fleet,
         lineage=state.lineage,
         epoch=state.epoch,
         sequence=state.sequence + 1,
         at_ms=state.now_ms,
-        target=state.target,
+        target=target,
         templates=tuple(state.templates[t] for t in sorted({i.template_id for i in instances})),
         claims=tuple(held.claim for _, held in sorted(state.claims.items())),
-        instances=tuple(_planned(i) for i in instances if is_whole(state, i)),
+        instances=tuple(_planned(i) for i in instances),
     )
 
 
@@ -217,9 +240,3 @@ def _planned(instance: InstanceState) -> Instance:
         pool=instance.pool,
         stages=instance.stages,
     )
-
-
-def says_more(plan: Plan, last: Plan | None) -> bool:
-    """Whether a plan differs from the last one in more than its number, its time and its epoch."""
-    blank = {"epoch": 0, "sequence": 1, "at_ms": 0}
-    return last is None or plan.model_copy(update=blank) != last.model_copy(update=blank)

@@ -136,6 +136,8 @@ class State(Mutable):
     solved_with: dict[str, tuple[float, int]] = {}
     """`pool|configuration` -> (price, stock) of the last problem."""
     last_solve_ms: int | None = None
+    failed_solves: int = 0
+    """Since the last answer."""
     needs: list[str] = []
     """Named reasons why the target cannot stand: something it rests on broke."""
 
@@ -156,6 +158,10 @@ class State(Mutable):
         """Note that the target cannot stand any more."""
         if reason not in self.needs:
             self.needs.append(reason)
+
+
+ENDED = frozenset({"drained", "failed", "refused"})
+"""Stage states in which nothing of the stage runs any more."""
 
 
 def stock_key(pool: Pool, configuration: str) -> str:

@@ -111,8 +111,7 @@ def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:  # noqa: C
         case ClaimRefused():
             _absorb_refusal(state, event)
         case Solved():
-            if state.policy is not None and decide.accept(state, state.policy, event):
-                binding.bind(state)
+            return _absorb_answer(state, event)
         case SolveFailed():
             return _absorb_failure(state, event)
         case OperatorRequested():
@@ -132,13 +131,31 @@ def _absorb_refusal(state: State, event: ClaimRefused) -> None:
         rollout.give_back(state, event.claim)
 
 
+def _absorb_answer(state: State, event: Solved) -> list[Effect]:
+    if state.policy is None:
+        return []
+    # Analysis has other runtimes; only what node agents can run is ever applied.
+    alien = sorted({c.template.runtime for c in event.answer.chosen} - {"vllm"})
+    if alien:
+        return _absorb_failure(
+            state,
+            SolveFailed(
+                epoch=event.epoch, problem=event.problem, reason=f"runtime {alien[0]} is not deployable"
+            ),
+        )
+    if decide.accept(state, state.policy, event):
+        binding.bind(state)
+    return []
+
+
 def _absorb_failure(state: State, event: SolveFailed) -> list[Effect]:
-    """A solve without an answer: the target stands, and the next trigger asks again."""
+    """A solve without an answer: the target stands; the reason still holds, or is kept as a need."""
     pending = state.pending_solve
     if pending is None or event.epoch != state.epoch or event.problem != pending.problem.id:
         return []
     state.pending_solve = None
-    if pending.reason in triggers.FORCED:
+    state.failed_solves += 1
+    if pending.reason in triggers.NEEDS:
         state.need(pending.reason)
     return [Alert(name="SolveFailed", text=f"{event.problem}: {event.reason}")]
 
@@ -181,23 +198,22 @@ def _react(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect]:
 
 
 def _solve(state: State, policy: CorePolicy) -> list[Effect]:
-    wanted = demand.wanted_demand(state, policy)
-    reason = triggers.due_reason(state, policy, wanted)
+    wanted, stocks = demand.wanted_demand(state, policy), offers.stocks(state)
+    reason = triggers.due_reason(state, policy, wanted, stocks)
     if reason is None:
         return []
-    state.pending_solve = decide.ask(state, policy, wanted, reason)
+    state.pending_solve = decide.ask(state, policy, wanted, stocks, reason)
     return [Solve(epoch=state.epoch, problem=state.pending_solve.problem)]
 
 
 def _publish(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect]:
     """Publish a plan that says more than the last; the last one again for a new leader and once a minute."""
-    plan = rollout.current_plan(state)
-    if plan is None:
+    if state.target is None:
         return []
-    leads = isinstance(record.event, Leading)
-    if leads or rollout.says_more(plan, state.plan):
-        state.plan, state.sequence = plan, plan.sequence
-        state.pending_publish = PendingPublish(plan=plan, cause_offset=record.offset)
+    if isinstance(record.event, Leading) or rollout.says_more(state):
+        state.plan = rollout.current_plan(state, state.target)
+        state.sequence = state.plan.sequence
+        state.pending_publish = PendingPublish(plan=state.plan, cause_offset=record.offset)
     elif state.plan is None or state.now_ms < state.published_ms + policy.republish_ms:
         return []
     state.published_ms = state.now_ms

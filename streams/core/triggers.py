@@ -5,39 +5,50 @@ that a burst of them is solved once; every other reason waits for `solve_interva
 """
 
 from schemas.policy import CorePolicy
-from schemas.problems import Service
-from streams.core import demand, fleet, offers
+from schemas.problems import Service, Stock
+from streams.core import demand, fleet
 from streams.core.state import State, stock_key
 
-FORCED = frozenset({"demand_up", "node_lost", "claim_refused", "instance_failed", "notice", "operator"})
+NEEDS = frozenset({"node_lost", "claim_refused", "instance_failed", "notice", "operator"})
+"""Something the target rests on broke; kept in `state.needs` until it was solved for."""
+
+FORCED = NEEDS | {"demand_up"}
 """Reasons for which an answer is taken even if it saves nothing: the target cannot stand."""
 
 
-def due_reason(state: State, policy: CorePolicy, wanted: dict[Service, float]) -> str | None:
+def due_reason(
+    state: State, policy: CorePolicy, wanted: dict[Service, float], stocks: list[Stock]
+) -> str | None:
     """Why to solve now; None when there is no reason, or when it is too early for the one there is."""
-    if state.pending_solve is not None or not offers.stocks(state) or not wanted:
+    if state.pending_solve is not None or not stocks or not wanted:
+        return None
+    if state.now_ms < earliest_ms(state, policy):
         return None
     if fleet.is_blind(state, policy):
         return None  # What a blind listener sees is no ground to move on: hold.
-    reason = _reason(state, policy, wanted)
-    return reason if reason is not None and state.now_ms >= earliest_ms(state, policy) else None
+    return _reason(state, policy, wanted, stocks)
 
 
 def earliest_ms(state: State, policy: CorePolicy) -> int:
     """From when on the next solve may be asked for, in log time."""
+    if state.last_solve_ms is None:
+        return 0
     wait = policy.urgent_interval_ms if state.needs else policy.solve_interval_ms
-    return 0 if state.last_solve_ms is None else state.last_solve_ms + wait
+    # A solver that keeps failing is not asked more and more often.
+    return state.last_solve_ms + min(wait << state.failed_solves, policy.adjust_interval_ms)
 
 
-def _reason(state: State, policy: CorePolicy, wanted: dict[Service, float]) -> str | None:
+def _reason(
+    state: State, policy: CorePolicy, wanted: dict[Service, float], stocks: list[Stock]
+) -> str | None:
     if state.needs:
         return state.needs[0]
     if state.last_solve_ms is None:
         return "first"
     return (
         _demand_reason(state, wanted)
-        or _price_reason(state, policy)
-        or _availability_reason(state)
+        or _price_reason(state, policy, stocks)
+        or _availability_reason(state, stocks)
         or _periodic_reason(state, policy)
     )
 
@@ -49,10 +60,10 @@ def _demand_reason(state: State, wanted: dict[Service, float]) -> str | None:
     return "demand_down" if any(move < 0 for move in moves) else None
 
 
-def _price_reason(state: State, policy: CorePolicy) -> str | None:
+def _price_reason(state: State, policy: CorePolicy, stocks: list[Stock]) -> str | None:
     """A price moved of something that is held or could be had; what is out of stock has no price."""
     held = {stock_key(c.claim.pool, c.claim.configuration) for c in state.claims.values()}
-    for stock in offers.stocks(state):
+    for stock in stocks:
         key = stock_key(stock.pool, stock.configuration)
         known = state.solved_with.get(key)
         if known is None or (stock.nodes == 0 and key not in held):
@@ -62,10 +73,10 @@ def _price_reason(state: State, policy: CorePolicy) -> str | None:
     return None
 
 
-def _availability_reason(state: State) -> str | None:
+def _availability_reason(state: State, stocks: list[Stock]) -> str | None:
     """Stock came or went where it matters: from or to nothing, or more of it while demand is unmet."""
     short = state.target is not None and bool(state.target.unmet)
-    for stock in offers.stocks(state):
+    for stock in stocks:
         known = state.solved_with.get(stock_key(stock.pool, stock.configuration))
         before = known[1] if known is not None else 0
         if (stock.nodes > 0) != (before > 0) or (short and stock.nodes > before):

@@ -1,6 +1,7 @@
 """The core as scripts: events in, decisions out."""
 
 from schemas.events import DemandClosed, NodeGone, NodeSilent, Offer, OperatorRequested, PriceChanged, Solved
+from schemas.problems import Answer, Problem, Template
 from streams.core.effects import Publish, PutAside, Solve
 from streams.core.record import Malformed
 from streams.core.state import State
@@ -175,6 +176,61 @@ def test_when_most_go_silent_together_the_listener_is_blind_and_holds() -> None:
     assert "FleetBlind" in world.alerts
     assert len(world.state.nodes) == 4
     assert world.targets == ["first"]
+
+
+def test_released_nodes_that_fall_silent_blind_nobody() -> None:
+    world = World(policy(scale_down_after_ms=20_000))
+    world.offer(EAST, 1.0, 8)
+    world.demand(8.0, windows=2)
+    before = set(world.nodes)
+    world.demand(2.0, windows=4)
+    for name in sorted(before - set(world.nodes)):
+        world.say(NodeSilent(partition=0, node=name, last_heard_ms=world.now_ms))
+    world.demand(2.0, windows=6)
+    assert "FleetBlind" not in world.alerts
+    assert set(world.state.nodes) == set(world.nodes)
+
+
+def test_a_node_that_gives_notice_is_replaced_before_it_goes() -> None:
+    world = settled(2.0)
+    name = next(iter(world.nodes))
+    before = len(world.plans)
+    world.nodes[name] = world.nodes[name].model_copy(update={"notice_deadline_ms": world.now_ms + 60_000})
+    world.report(name)
+    world.demand(2.0, windows=3)
+    assert world.targets == ["first", "notice"]
+    assert name not in {c.node for c in world.plans[-1].claims}
+    assert all(sum(i.role == "serving" for i in p.instances) >= 2 for p in world.plans[before - 1 :])
+
+
+def test_a_node_that_left_is_not_waited_for() -> None:
+    world = settled(2.0)
+    name = next(iter(world.nodes))
+    world.nodes[name] = world.nodes[name].model_copy(update={"leaving": True, "stages": ()})
+    world.report(name)
+    world.dead.add(name)
+    world.demand(2.0, windows=2)
+    assert name not in world.state.nodes
+    assert world.serving() == 2
+
+
+def test_what_node_agents_cannot_run_is_never_applied() -> None:
+    def coral(problem: Problem) -> Answer:
+        answer = greedy(problem)
+        chosen = answer.chosen[0]
+        fields = chosen.template.model_dump() | {"runtime": "coral"}
+        fields["id"] = Template.identity(
+            "m", "bf16", {}, "both", "coral", chosen.template.nodes, chosen.template.stages
+        )
+        alien = chosen.model_copy(update={"template": Template.model_validate(fields)})
+        return answer.model_copy(update={"chosen": (alien,)})
+
+    world = World(policy(), solver=coral)
+    world.offer(EAST, 1.0, 4)
+    world.demand(1.0, windows=6)
+    assert "SolveFailed" in world.alerts
+    assert not world.plans
+    assert sum(isinstance(e, Solve) for _, e in world.effects) <= 6, "a failing solver is asked less often"
 
 
 def test_eight_of_twelve_preempted_at_once_are_planned_around() -> None:
