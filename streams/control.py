@@ -4,6 +4,7 @@ Faust reads the log and elects, leadership.py decides who leads, the core what i
 does it.
 """
 
+import contextlib
 from importlib.metadata import version
 from typing import Any
 
@@ -21,6 +22,7 @@ from streams.faust_app import commit, make_faust_app, run_worker, source_topic
 from streams.leadership import Leadership, Terms
 from streams.log import Entry
 from streams.solving import Solver
+from streams.term import MAY_PASS
 
 COMMIT_EVERY = 500
 """Records between two commits of the group's offset; they only spare Faust from reading all again."""
@@ -98,8 +100,8 @@ def make_app(app_id: str, bus: Bus, solver: Solver, terms: Terms) -> faust.App:
         bus: not opened yet, as the solver; the app opens and closes both.
     """
     app = make_faust_app(app_id, bus.kafka)
-    app.add_dependency(_Means(bus, solver))
     control = Leadership(bus, solver, terms)
+    app.add_dependency(_Serving(bus, solver, control))
     here = TP(bus.name(topics.CONTROL), 0)
 
     async def read_log(stream: StreamT[bytes]) -> None:
@@ -112,7 +114,8 @@ def make_app(app_id: str, bus: Bus, solver: Solver, terms: Terms) -> faust.App:
                 await app.crash(error)
                 raise
             if message.offset % COMMIT_EVERY == 0:
-                await commit(app, {here: message.offset + 1})
+                with contextlib.suppress(*MAY_PASS):
+                    await commit(app, {here: message.offset + 1})
 
     async def on_assigned(_app: Any, assigned: set[TP], **_: Any) -> None:
         if here in assigned:
@@ -122,25 +125,27 @@ def make_app(app_id: str, bus: Bus, solver: Solver, terms: Terms) -> faust.App:
         control.revoked()
 
     app.agent(source_topic(app, here.topic), name="control")(read_log)
-    app.task(control.serve)
     # mode types its handlers as taking any arguments.
     app.on_partitions_assigned.connect(on_assigned, weak=False)  # type: ignore[arg-type]
     app.on_partitions_revoked.connect(on_revoked, weak=False)  # type: ignore[arg-type]
     return app
 
 
-class _Means(Service):
-    """First to start, last to stop: nobody stands for the lead before the solver is warm."""
+class _Serving(Service):
+    """First of the app's services to start, so that nobody joins the group before the solver is warm, and
+    the last to stop: the leader's tasks first, then solver and bus."""
 
-    def __init__(self, bus: Bus, solver: Solver) -> None:
+    def __init__(self, bus: Bus, solver: Solver, control: Leadership) -> None:
         super().__init__()
         self._bus = bus
         self._solver = solver
+        self._control = control
 
     async def on_start(self) -> None:
         await self.add_async_context(self._bus)
         await self.add_async_context(self._solver)
         await self._solver.library()
+        self.add_future(self._control.serve())
 
 
 def _entry(message: Message) -> Entry:
