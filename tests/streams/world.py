@@ -171,7 +171,7 @@ class World:
         self.refuse = False
         self.silent_partitions = False
         self._names = count(1)
-        self._later: list[tuple[int, int, Callable[[], None]]] = []
+        self._later: list[tuple[int, int, Callable[[], object]]] = []
         self._order = count()
         self._wake: int | None = None
         self.given = given or policy()
@@ -228,7 +228,7 @@ class World:
                 pass
 
     # --- time
-    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+    def after(self, delay_ms: int, action: Callable[[], object]) -> None:
         heapq.heappush(self._later, (self.now_ms + delay_ms, next(self._order), action))
 
     def wait(self, span_ms: int) -> None:
