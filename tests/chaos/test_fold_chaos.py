@@ -18,10 +18,20 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer
 
+from agents.broker import LocalBroker
 from agents.bus import Bus
 from schemas import codec, topics
 from schemas.events import DemandClosed
-from tests.kafka.fold_rig import Worker, bus_with_topics, dead_letters, following, sample, settings_for
+from schemas.settings import Settings
+from tests.kafka.fold_rig import (
+    Worker,
+    bus_with_topics,
+    dead_letters,
+    fold_worker,
+    following,
+    sample,
+    settings_for,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos, pytest.mark.timeout(3600)]
 
@@ -55,21 +65,23 @@ class Truth:
 
 
 async def send_steadily(bus: Bus, truth: Truth) -> None:
-    """Ten samples a second of every model and source, event times jittered within the lateness."""
-    ids: set[tuple[str, str, int]] = set()
+    """Ten samples a second of every model and source, event times jittered within the lateness.
+
+    It does not wait for the broker: what is sent while that is away arrives when it is back.
+    """
     chance = random.Random(1)
-    for _ in itertools.count():
-        sends = []
-        for model, source in itertools.product(MODELS, SOURCES):
-            at_ms = now_ms() - chance.randint(0, LATENESS_MS - 100)
-            while (model, source, at_ms) in ids:
-                at_ms -= 1
-            ids.add((model, source, at_ms))
-            one = sample(model=model, source=source, at_ms=at_ms, offered=chance.randint(0, 5))
-            truth.sent[model, at_ms - at_ms % WINDOW_MS] += one.offered
-            sends.append(bus.send(topics.TELEMETRY, one, key=model))
-        await asyncio.gather(*sends)
-        await asyncio.sleep(0.1)
+    ids: set[tuple[str, str, int]] = set()
+    async with asyncio.TaskGroup() as sending:
+        while True:
+            for model, source in itertools.product(MODELS, SOURCES):
+                at_ms = now_ms() - chance.randint(0, LATENESS_MS - 100)
+                while (model, source, at_ms) in ids:
+                    at_ms -= 1
+                ids.add((model, source, at_ms))
+                one = sample(model=model, source=source, at_ms=at_ms, offered=chance.randint(0, 5))
+                truth.sent[model, at_ms - at_ms % WINDOW_MS] += one.offered
+                sending.create_task(bus.send(topics.TELEMETRY, one, key=model))
+            await asyncio.sleep(0.1)
 
 
 async def follow(control: AIOKafkaConsumer, truth: Truth) -> None:
@@ -116,15 +128,19 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def test_every_window_once_and_right(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
-    settings = settings_for(
+def chaos_settings(kafka: str, prefix: str) -> Settings:
+    return settings_for(
         kafka,
-        topic_prefix,
+        prefix,
         partitions={"telemetry": 4},
         window_ms=WINDOW_MS,
         lateness_ms=LATENESS_MS,
         source_idle_ms=3_000,
     )
+
+
+async def test_every_window_once_and_right(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    settings = chaos_settings(kafka, topic_prefix)
     truth = Truth()
     recovery: dict[str, list[float]] = {}
     logs = (tmp_path / f"fold-{n}.log" for n in itertools.count())
@@ -159,6 +175,29 @@ async def test_every_window_once_and_right(kafka: str, topic_prefix: str, tmp_pa
     print(f"\nwindows={len(truth.first)} copies_dropped={truth.copies} rounds={ROUNDS} of each")
     for kind, seconds in recovery.items():
         print(f"{kind}: first new window of every model after {min(seconds):.1f}-{max(seconds):.1f} s")
+
+
+async def test_a_broker_that_is_away_is_waited_out(
+    own_broker: LocalBroker, topic_prefix: str, tmp_path: Path
+) -> None:
+    """The broker is killed and started again, under one worker that lives on."""
+    settings = chaos_settings(own_broker.bootstrap, topic_prefix)
+    truth = Truth()
+    with fold_worker(settings, tmp_path / "fold.log") as worker:
+        async with (
+            bus_with_topics(settings) as bus,
+            following(settings, topics.CONTROL) as control,
+            background(follow(control, truth), send_steadily(bus, truth)),
+        ):
+            await all_closed_after(truth, now_ms())
+            await asyncio.to_thread(own_broker.kill)
+            await asyncio.to_thread(own_broker.start)
+            took = await all_closed_after(truth, now_ms())
+            last_ms = now_ms()
+            await all_closed_after(truth, last_ms)
+        assert await asyncio.to_thread(worker.end) == 0
+    check(truth, last_ms)
+    print(f"\nwindows={len(truth.first)}: new ones of every model {took:.1f} s after the broker's return")
 
 
 def check(truth: Truth, last_ms: int) -> None:
