@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeVar
@@ -94,6 +95,12 @@ class Worker:
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.pid).children(recursive=True)
+
+    def first_children(self) -> list[psutil.Process]:
+        """Blocks until there are any."""
+        while not (found := self.children()):
+            time.sleep(0.05)
+        return found
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)

@@ -19,7 +19,7 @@ import pytest
 from agents.admin import create_topics
 from agents.bus import Bus, follow_plans, read_to_end
 from schemas import codec, topics
-from schemas.events import Published
+from schemas.events import Leading, Published
 from schemas.plans import Order, Plan
 from streams import log
 from streams.core.effects import Publish

@@ -1,5 +1,6 @@
 """Control workers on real Kafka: elected, deciding, publishing, replaced, and replayed."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import psutil
 import pytest
 
 from agents.admin import create_topics
+from agents.broker import LocalBroker
 from agents.bus import Bus, read_to_end
 from schemas import codec, topics
 from schemas.events import DeadLetter, DeadLettered, Leading, Published, SnapshotManifest, SolveFailed
@@ -191,3 +193,38 @@ async def test_snapshots_are_written_for_the_next_candidate(
         assert loaded is not None
         assert loaded.offset == good.manifest.offset
         assert isinstance(good.manifest, SnapshotManifest)
+
+
+async def test_a_worker_ends_cleanly_while_its_solver_is_warming_up(
+    kafka: str, topic_prefix: str, tmp_path: Path, workers: list[Worker]
+) -> None:
+    settings = make_settings(kafka, topic_prefix, tmp_path)
+    async with scene(settings) as it:
+        workers.append(worker := Worker(settings, tmp_path, "one"))
+        worker.start()
+        children = await asyncio.to_thread(worker.first_children)
+        assert worker.end() == 0
+        assert psutil.wait_procs(children, timeout=30)[1] == []
+        await it.eye.look()
+        assert not it.eye.of(Leading)
+
+
+async def test_a_broker_that_goes_and_comes_back_costs_no_plan(
+    own_broker: LocalBroker, topic_prefix: str, tmp_path: Path, workers: list[Worker]
+) -> None:
+    settings = make_settings(own_broker.bootstrap, topic_prefix, tmp_path)
+    async with scene(settings) as it:
+        workers.append(worker := Worker(settings, tmp_path, "one"))
+        worker.start()
+        await it.eye.until_led()
+        await it.fleet.offer()
+        await it.fleet.demand(5)
+        await it.eye.until(lambda: bool(it.eye.of(Published)), "a first plan confirmed")
+        confirmed = len(it.eye.of(Published))
+        await it.fleet.demand(40)  # its solve and plan may be under way when the broker goes
+        await asyncio.to_thread(own_broker.kill)
+        await asyncio.to_thread(own_broker.start)
+        await it.eye.until(lambda: len(it.eye.of(Published)) > confirmed, "the plan all the same")
+        await it.eye.until(lambda: it.eye.at_rest, "rest")
+        assert (await replay_live(it.bus)).difference is None
+        assert worker.end() == 0
