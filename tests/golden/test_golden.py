@@ -1,0 +1,73 @@
+"""Golden scripts: events in, decisions out, kept as text beside this file.
+
+CORAL_REWRITE_GOLDEN=1 writes them anew; commit only differences you understand.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from schemas.events import NodeGone, Offer, PriceChanged
+from streams.core.record import Malformed
+from tests.golden.transcript import transcript
+from tests.streams.world import EAST, WEST, World, greedy, policy
+
+HERE = Path(__file__).parent
+
+
+def up_and_down() -> World:
+    """Demand comes, doubles, and goes; the look-back of 20 s holds the peak."""
+    world = World(policy(scale_down_after_ms=20_000))
+    world.offer(EAST, 1.0, 4)
+    world.demand(1.0, windows=2)
+    world.demand(2.0, windows=2)
+    world.demand(1.0, windows=4)
+    return world
+
+
+def preemption() -> World:
+    """A spot node is taken; its instance of two nodes moves as a whole to the other pool."""
+    world = World(policy(), solver=lambda problem: greedy(problem, nodes=("1xL4", "1xL4")))
+    world.offer(WEST, 0.5, 2)
+    world.offer(EAST, 1.0, 4)
+    world.demand(1.0, windows=2)
+    victim = min(world.nodes)
+    world.level[WEST.key, "1xL4"] = 1
+    world._release(victim)
+    world.say(NodeGone(node=victim, reason="preempted"))
+    world.demand(1.0, windows=2)
+    return world
+
+
+def cheaper_elsewhere() -> World:
+    """A price falls by more than the least saving: the new instance serves before the old one drains."""
+    world = World(policy())
+    world.offer(EAST, 1.0, 2)
+    world.offer(WEST, 2.0, 2)
+    world.demand(1.0, windows=2)
+    offer = Offer(pool=WEST, configuration="1xL4", source="test")
+    world.say(PriceChanged(offer=offer, usd_per_hour=0.5, at_ms=world.now_ms))
+    world.demand(1.0, windows=2)
+    return world
+
+
+def another_leader() -> World:
+    """A leader is replaced while a solve is under way; an unreadable record is put aside."""
+    world = World(policy())
+    world.offer(EAST, 1.0, 2)
+    world.demand(1.0)
+    world.lead("b")
+    world.say(Malformed("value: empty, expected a JSON object"), b"?")
+    world.demand(1.0)
+    return world
+
+
+@pytest.mark.parametrize("script", [up_and_down, preemption, cheaper_elsewhere, another_leader])
+def test_golden(script: Callable[[], World]) -> None:
+    path = HERE / f"{script.__name__}.txt"
+    found = f"# {script.__doc__}\n\n{transcript(script())}"
+    if os.environ.get("CORAL_REWRITE_GOLDEN"):
+        path.write_text(found)
+    assert path.read_text() == found, "decisions changed: see the diff, or CORAL_REWRITE_GOLDEN=1"
