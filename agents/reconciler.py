@@ -86,14 +86,15 @@ class Reconciler:
             agents.state_dir.StateError: the state is unreadable.
         """
         self._ledger, self._plan = self._state.read_ledger(), self._state.read_plan()
+        found = {held: engine for held in self._ledger.live if (engine := await self._adopted(held.key))}
         for held in self._ledger.live:
-            engine = self._new_engine()
-            if await engine.adopt(held.key):
-                self._engines[held.key] = engine
-                self._spawn(self._live(held.key, engine, None))
-                self._tell(engine, held)
-            else:
+            if held not in found:
                 self._move(Gone(held.key, AGENT_RESTARTED))
+        for held, engine in found.items():
+            self._engines[held.key] = engine
+            self._spawn(self._live(held.key, engine, None))
+            if held.state == "draining":  # It may not have heard yet.
+                self._spawn(engine.stop() if held.stopped else engine.drain())
         self.reconcile()
 
     def accept(self, plan: Plan) -> None:
@@ -204,10 +205,9 @@ class Reconciler:
             case _:
                 pass  # Decline and Forget are moves of the ledger only.
 
-    def _tell(self, engine: Engine, held: Held) -> None:
-        """Say again what an adopted engine may not have heard."""
-        if held.state == "draining":
-            self._spawn(engine.stop() if held.stopped else engine.drain())
+    async def _adopted(self, key: RankKey) -> Engine | None:
+        engine = self._new_engine()
+        return engine if await engine.adopt(key) else None
 
     async def _live(self, key: RankKey, engine: Engine, spec: EngineSpec | None) -> None:
         """An engine's whole life, from its start (or its adoption, without a spec) to its end."""

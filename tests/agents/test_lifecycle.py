@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.ledger import (
@@ -275,30 +275,30 @@ def test_an_observation_of_nothing_is_refused() -> None:
 # --- any sequence ------------------------------------------------------------------------------------
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Any valid plan: up to three instances on up to four devices of this node and its neighbour."""
-    free = [(claim, device) for claim in ("c1", "c2") for device in range(5)]
+    """Any valid plan: few devices and names, so that plans collide."""
+    free = [("c1", 0), ("c1", 1), ("c2", 0)]
     chosen = []
-    for name in draw(st.lists(st.sampled_from(["i1", "i2", "i3"]), max_size=3)):
-        places = draw(st.lists(st.sampled_from(free), min_size=1, max_size=3, unique=True))
+    for name in draw(st.lists(st.sampled_from(["i1", "i2"]), max_size=2)):
+        places = draw(st.lists(st.sampled_from(free), min_size=1, max_size=2, unique=True))
         free = [place for place in free if place not in places]
         chosen.append(
             instance(
                 name,
                 *(rank(*place) for place in places),
-                attempt=draw(st.integers(1, 4)),
-                role=draw(st.sampled_from(["starting", "serving", "draining"])),
+                attempt=draw(st.integers(1, 2)),
+                role=draw(st.sampled_from(["serving", "starting", "draining"])),
             )
         )
-    return plan(1, *chosen, node=draw(st.sampled_from(["n1", "n1", "n1", "n9"])))
+    return plan(1, *chosen, node="n1" if draw(st.integers(0, 9)) else "n9")
 
 
 STEPS = st.one_of(
-    plans(),
-    st.none(),
-    st.tuples(st.sampled_from(["ready", "gone", "crash"]), st.integers(0, 5)),
-    st.sampled_from([1_000, 700_000]),
-    st.just("restart"),
+    st.tuples(st.just("plan"), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["ready", "gone", "crash"]), st.integers(0, 2)),
+    st.tuples(st.just("wait"), st.sampled_from([1_000, 700_000])),
+    st.tuples(st.just("restart"), st.just(0)),
 )
+"""What happens and to which: plans come from a few, so that what a plan dropped comes back in another."""
 
 
 def check(node: Node, actions: tuple[Action, ...], taken: set[Attempt]) -> None:
@@ -309,30 +309,35 @@ def check(node: Node, actions: tuple[Action, ...], taken: set[Attempt]) -> None:
     live = [held for held in node.ledger.held if held.state in LIVE]
     devices = [device for held in live for device in held.devices]
     assert len(devices) == len(set(devices)), "a device is held by two engines"
-    assert all(device < ME.devices for device in devices)
     assert len({held.key for held in node.ledger.held}) == len(node.ledger.held)
 
 
-@given(st.lists(STEPS, max_size=30))
-def test_never_started_twice_and_never_two_engines_on_a_device(steps: list[object]) -> None:
+@settings(max_examples=300)
+@given(st.lists(plans(), min_size=2, max_size=4), st.lists(STEPS, min_size=5, max_size=40))
+def test_never_started_twice_and_never_two_engines_on_a_device(
+    wishes: list[Plan], steps: list[tuple[str, int]]
+) -> None:
     node, wish, taken = Node(), None, set[Attempt]()
-    for step in steps:
-        live = node.ledger.live
-        match step:
-            case Plan():
-                wish = step
-            case int():
-                node.now_ms += step
-            case "restart":
-                node.ledger = Ledger.model_validate_json(node.ledger.model_dump_json())
-                node.see(*(Gone(held.key, "restarted") for held in live))
-            case (str(what), int(which)) if live:
-                held = live[which % len(live)]
-                if what != "ready":
-                    node.see(Gone(held.key, None if what == "gone" else "crash"))
-                elif held.state != "ready":
-                    node.see(Ready(held.key))
+    for what, which in steps:
+        if what == "plan":
+            wish = wishes[which % len(wishes)]
+        happen(node, what, which)
         decision = node.follow(wish)
         check(node, decision.actions, taken)
         assert node.follow(wish).actions == (), "a decision leaves nothing undone"
         assert not set(decision.waiting) & set(node.states())
+
+
+def happen(node: Node, what: str, which: int) -> None:
+    live = node.ledger.live
+    if what == "wait":
+        node.now_ms += which
+    elif what == "restart":
+        node.ledger = Ledger.model_validate_json(node.ledger.model_dump_json())
+        node.see(*(Gone(held.key, "restarted") for held in live))
+    elif live:
+        held = live[which % len(live)]
+        if what == "ready" and held.state != "ready":
+            node.see(Ready(held.key))
+        elif what in ("gone", "crash"):
+            node.see(Gone(held.key, None if what == "gone" else "exit status 1"))

@@ -1,6 +1,9 @@
 """The reconciler over simulated engines, without Kafka, and what a node keeps on disk."""
 
 import asyncio
+import gc
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -9,10 +12,12 @@ import pytest
 from agents.engine import EngineError, EngineSpec
 from agents.ledger import Attempt as AttemptKey
 from agents.ledger import Gone, Ledger, RankKey, Spot, Start, advance
+from agents.node import run_node
 from agents.reconciler import AGENT_RESTARTED, NodeIdentity, Reconciler
 from agents.simulated import SimulatedEngine
 from agents.state_dir import StateDir, StateError
 from schemas.events import StageReport
+from schemas.settings import KafkaSettings
 from tests.agents.making import POOL, instance, plan, rank
 
 HANG_S = 30.0
@@ -201,6 +206,26 @@ async def test_an_engine_that_outlived_its_agent_is_adopted(tmp_path: Path) -> N
     assert [stage.state for stage in second.heartbeat().stages] == ["ready"]
     second.accept(plan(2))
     await asyncio.wait_for(second.idle.wait(), HANG_S)
+
+
+# A client that could not connect is left to the garbage collector, which is made to meet it here.
+@pytest.mark.filterwarnings("ignore:Unclosed AIOKafka:ResourceWarning")
+async def test_it_begins_from_its_disk_where_kafka_is_away(tmp_path: Path) -> None:
+    StateDir(tmp_path).write_plan(plan(1, instance("i1")))
+    made: asyncio.Queue[SimulatedEngine] = asyncio.Queue()
+
+    def make() -> SimulatedEngine:
+        made.put_nowait(engine := SimulatedEngine(time_scale=0.1, linger_s=0.0))
+        return engine
+
+    nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:9")
+    agent = asyncio.create_task(run_node(nowhere, "t", IDENTITY, tmp_path, make))
+    engine = await asyncio.wait_for(made.get(), HANG_S)
+    assert await asyncio.wait_for(engine.ready(), HANG_S) is not None
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(engine.gone(), HANG_S) is None
+    await asyncio.wait_for(agent, HANG_S)
+    gc.collect()
 
 
 # --- the folder --------------------------------------------------------------------------------------
