@@ -67,10 +67,6 @@ class Leadership:
         self._term: Term | None = None
         self._snapshot_offset = -1
 
-    @property
-    def state(self) -> State:
-        return self._state
-
     # --- the candidate ---------------------------------------------------------------------------------
     def assigned(self) -> None:
         """The partition is ours: stand for the lead, in a task of its own and with a new token."""

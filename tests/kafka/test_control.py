@@ -13,7 +13,7 @@ import pytest
 
 from agents.admin import create_topics
 from agents.broker import LocalBroker
-from agents.bus import Bus, read_to_end
+from agents.bus import Bus, continued, read_to_end
 from schemas import codec, topics
 from schemas.events import DeadLetter, DeadLettered, Leading, Published, SnapshotManifest, SolveFailed
 from schemas.plans import Plan
@@ -26,6 +26,16 @@ from streams.replay import replay_live
 from tests.control_rig import Eye, Fleet, Worker, make_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+TICK = [("ce_type", b"coral.Tick"), ("ce_dataschema", b"urn:coral:Tick:1.0")]
+POISON: list[tuple[bytes | None, codec.Headers]] = [
+    (b'{"rate": "abc"', []),
+    (None, TICK),
+    (b"\xff\x00", TICK),
+    (b'{"due_ms": 1}', [TICK[0], ("ce_dataschema", b"urn:coral:Tick:2.0")]),
+]
+POISON_NAMED = ("ce_type", "value: empty", "Tick: body", "major version 2")
+TRACE = b"00-" + b"ab" * 16 + b"-" + b"cd" * 8 + b"-01"
 
 
 @dataclass
@@ -42,6 +52,24 @@ class Scene:
             assert isinstance(plan, Plan)
             found.append(plan)
         return found
+
+    async def letters(self) -> dict[int, DeadLetter]:
+        """Dead letters by the offset they stood at."""
+        found = {}
+        for record in await read_to_end(self.bus.kafka, self.bus.name(topics.DEADLETTER)):
+            letter = codec.decode(topics.DEADLETTER, record.value, record.headers)
+            assert isinstance(letter, DeadLetter)
+            assert letter.reader == "control"
+            found[letter.offset] = letter
+        return found
+
+    async def poison(self, value: bytes | None, headers: codec.Headers) -> int:
+        """Append something that is no event; returns its offset."""
+        producer = self.bus._producer
+        assert producer is not None
+        name = self.bus.name(topics.CONTROL)
+        written = await producer.send_and_wait(name, value, key=b"poison", headers=headers)
+        return int(written.offset)
 
 
 @asynccontextmanager
@@ -72,22 +100,26 @@ async def test_a_leader_decides_publishes_confirms_and_survives_poison(
         await it.fleet.demand(5)
         await it.eye.until(lambda: len(it.eye.of(Published)) >= 1, "a first plan confirmed")
 
-        producer = it.bus._producer
-        assert producer is not None
-        written = await producer.send_and_wait(it.bus.name(topics.CONTROL), b'{"rate": "abc"')
-        await it.eye.until(lambda: bool(it.eye.of(DeadLettered)), "the unreadable record put aside")
-        assert it.eye.of(DeadLettered)[0].offset == written.offset
-        assert len(it.eye.of(Malformed)) == 1
-        letters = await read_to_end(it.bus.kafka, it.bus.name(topics.DEADLETTER))
-        letter = codec.decode(topics.DEADLETTER, letters[0].value, letters[0].headers)
-        assert isinstance(letter, DeadLetter)
-        assert (letter.offset, letter.reader) == (written.offset, "control")
-        assert "ce_type" in letter.reason
+        offsets = [await it.poison(value, headers) for value, headers in POISON]
+        await it.eye.until(lambda: len(it.eye.of(DeadLettered)) == len(POISON), "the poison put aside")
+        assert sorted(said.offset for said in it.eye.of(DeadLettered)) == offsets
+        assert len(it.eye.of(Malformed)) == len(POISON)
+        letters = await it.letters()
+        assert sorted(letters) == offsets
+        reasons = [letters[offset].reason for offset in offsets]
+        for reason, named in zip(
+            reasons, ("ce_type", "value: empty", "Tick: body", "major version 2"), strict=True
+        ):
+            assert named in reason
 
         confirmed = len(it.eye.of(Published))
-        await it.fleet.demand(40)
+        with continued("test", [("traceparent", TRACE)]):
+            await it.fleet.demand(40)
         await it.eye.until(lambda: len(it.eye.of(Published)) > confirmed, "a plan after the poison")
         await it.eye.until(lambda: it.eye.at_rest, "rest")
+        last = (await read_to_end(it.bus.kafka, it.bus.name(topics.PLANS)))[-1]
+        # From the window by way of the solve and its answer to the plan: one trace.
+        assert dict(last.headers)["traceparent"].split(b"-")[1] == TRACE.split(b"-")[1]
         by_id = {plan.id: plan for plan in await it.plans()}
         assert {p.plan: p.digest for p in it.eye.of(Published)} == {k: p.digest for k, p in by_id.items()}
         assert not it.eye.of(SolveFailed)
