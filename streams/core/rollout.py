@@ -23,15 +23,31 @@ Reports = dict[str, StageReport | None]
 
 
 def advance(state: State, policy: CorePolicy) -> None:
-    """Move every instance as far as what was reported allows."""
+    """Move every instance as far as what was reported allows.
+
+    In this order one pass is enough: what ended makes room for what enters, what serves lets others drain.
+    """
     _give_up_claims(state, policy)
-    for instance in list(state.instances.values()):
+    for instance in _all(state):
         _observe(state, policy, instance)
-    for instance in list(state.instances.values()):
-        _move(state, policy, instance)
+    for instance in _all(state):
+        if instance.role == "draining":
+            _end(state, policy, instance, _reports(state, instance))
+    for instance in _all(state):
+        if instance.role is None:
+            _enter(state, instance)
+        elif instance.wanted and instance.ready and instance.role == "starting":
+            instance.role = "serving"
+    for instance in _all(state):
+        if not instance.wanted and instance.role in ("starting", "serving") and _may_drain(state, instance):
+            instance.role = "draining"
     _release_claims(state)
     used = {i.template_id for i in state.instances.values()} | {w.template_id for w in state.wishes}
     state.templates = {key: t for key, t in state.templates.items() if key in used}
+
+
+def _all(state: State) -> list[InstanceState]:
+    return list(state.instances.values())
 
 
 # --- what was reported -----------------------------------------------------------------------------
@@ -91,18 +107,6 @@ def _has_ended(instance: InstanceState, said: Reports, *, planned: bool) -> bool
 
 
 # --- what follows ----------------------------------------------------------------------------------
-def _move(state: State, policy: CorePolicy, instance: InstanceState) -> None:
-    if instance.role is None:
-        _enter(state, instance)
-    elif instance.role == "draining":
-        _end(state, policy, instance, _reports(state, instance))
-    elif not instance.wanted:
-        if not instance.ready or _may_drain(state, instance):
-            instance.role = "draining"
-    elif instance.ready:
-        instance.role = "serving"
-
-
 def _enter(state: State, instance: InstanceState) -> None:
     """Law 1: all nodes there, healthy and free."""
     if not is_whole(state, instance):
@@ -119,7 +123,7 @@ def _enter(state: State, instance: InstanceState) -> None:
 
 
 def _may_drain(state: State, victim: InstanceState) -> bool:
-    """Law 2."""
+    """Law 2; one that is not ready yet serves nobody, and is cancelled."""
     heirs = [i for i in state.instances.values() if i.wanted and i.service == victim.service]
     needed = any(
         claim in other.claims
@@ -127,7 +131,7 @@ def _may_drain(state: State, victim: InstanceState) -> bool:
         if other.wanted and other.role is None
         for claim in victim.claims
     )
-    return needed or all(heir.role == "serving" and heir.ready for heir in heirs)
+    return not victim.ready or needed or all(heir.role == "serving" and heir.ready for heir in heirs)
 
 
 def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
@@ -149,7 +153,6 @@ def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Report
     elif state.now_ms >= instance.retry_at_ms:
         instance.attempt += 1
         instance.role, instance.failed, instance.seen = None, None, ()
-        _enter(state, instance)
 
 
 def _is_hopeless(policy: CorePolicy, instance: InstanceState, said: Reports) -> bool:
