@@ -46,7 +46,7 @@ async def test_it_follows_the_newest_plan(kafka: str, topic_prefix: str, tmp_pat
             await asyncio.to_thread(until, lambda: len(told()) >= 2, "the retained plans")
             await bus.send(topics.PLANS, plan(2))  # older than the one it has
             for value, of in ((b"no json", headers), (b"{}", headers), (None, headers), (b"{}", [])):
-                await write_raw(settings, name, value, of)
+                await write_raw(settings, name, value, of, b"k")
             await write_raw(settings, name, plan(9).model_dump_json().encode(), later_major)
             await bus.send(topics.PLANS, plan(3, instance("i1", role="starting")))  # said again
             await bus.send(topics.PLANS, plan(4, instance("i1")))
