@@ -8,6 +8,7 @@ said twice, and nothing is left out.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from mode import Service
 from agents.bus import Bus, continued, reading
 from schemas import topics
 from schemas.codec import MessageError
-from schemas.events import ControlEvent
+from schemas.events import ControlEvent, DemandClosed
 from schemas.settings import Settings
 from schemas.topics import Topic
 from streams.core.windows import Refused
@@ -74,8 +75,8 @@ class Fold(Service):
             await self.sleep(TICK_S)
             for reader in list(self._readers.values()):
                 async with reader.lock:
-                    for event in reader.tick(_now_ms()):
-                        await self._write(event, uuid4().hex)
+                    said = reader.tick(_now_ms())
+                    await asyncio.gather(*(self._write(event, uuid4().hex) for event in said))
 
     @Service.task
     async def _commit_regularly(self) -> None:
@@ -175,9 +176,11 @@ class Fold(Service):
     async def _tell(self, cause: Message, said: Sequence[ControlEvent]) -> None:
         if not said:
             return
+        identified = [(event, event_id(event, cause, index)) for index, event in enumerate(said)]
         with continued("fold", cause.headers):
-            for index, event in enumerate(said):
-                await self._write(event, event_id(event, cause, index))
+            # Window after window, since the core takes those of a key only forward; its keys all at once.
+            for _, window in itertools.groupby(identified, lambda pair: _start_ms(pair[0])):
+                await asyncio.gather(*(self._write(*pair) for pair in window))
 
     async def _put_aside(self, message: Message, reason: str) -> None:
         tp, offset = message.tp, message.offset
@@ -244,7 +247,7 @@ async def _close(bus: Bus) -> None:
 
 async def _between(bus: Bus, tp: TP, offsets: range) -> AsyncIterator[Message]:
     here = TopicPartition(tp.topic, tp.partition)
-    async with reading(bus.kafka, tp.topic, partitions=(tp.partition,)) as consumer:
+    async with reading(bus.kafka, tp.topic) as consumer:
         consumer.seek(here, offsets.start)
         while await consumer.position(here) < offsets.stop:
             for record in (await consumer.getmany(here, timeout_ms=500)).get(here, ()):
@@ -265,6 +268,10 @@ def _message(event: EventT[bytes]) -> Message:
         value=record.value,
         headers=list(headers.items() if isinstance(headers, Mapping) else headers),
     )
+
+
+def _start_ms(event: ControlEvent) -> int | None:
+    return event.start_ms if isinstance(event, DemandClosed) else None
 
 
 def _now_ms() -> int:

@@ -244,6 +244,6 @@ def refuse_future(at_ms: int, broker_ms: int, future_ms: int) -> None:
 
 
 def _refuse_wild(name: str, sketch: Sketch) -> None:
-    wild = next((index for index in sketch.buckets if abs(index) > MAX_BUCKET), None)
-    if wild is not None:
-        raise Refused(f"{name}: bucket {wild}, expected -{MAX_BUCKET} to {MAX_BUCKET}")
+    widest = max(map(abs, sketch.buckets), default=0)
+    if widest > MAX_BUCKET:
+        raise Refused(f"{name}: bucket +-{widest}, expected -{MAX_BUCKET} to {MAX_BUCKET}")

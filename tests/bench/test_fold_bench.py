@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -22,17 +23,16 @@ MODELS, SOURCES, SECONDS = 10, 5, 1_000
 """50,000 samples: ten models, seen by five routers each second, with eight latencies a sample."""
 
 
-def backlog(end_ms: int) -> list[tuple[str, codec.Envelope]]:
+def backlog(end_ms: int) -> list[codec.Envelope]:
     ttft_ms, tpot_ms = Sketch.of([80.0 * n for n in range(1, 9)]), Sketch.of([9.0, 12.0, 30.0])
-    return [
-        (one.model, codec.encode(one, key=one.model, event_id=one.id, source=one.source, time="2026-01-01"))
-        for at_ms in range(end_ms - SECONDS * 1000, end_ms, 1000)
-        for model in range(MODELS)
-        for source in range(SOURCES)
-        for one in [
-            sample(model=f"m{model}", source=f"r{source}", at_ms=at_ms, ttft_ms=ttft_ms, tpot_ms=tpot_ms)
-        ]
-    ]
+    sent = []
+    for at_ms in range(end_ms - SECONDS * 1000, end_ms, 1000):
+        for model, source in product(range(MODELS), range(SOURCES)):
+            one = sample(
+                model=f"m{model}", source=f"r{source}", at_ms=at_ms, ttft_ms=ttft_ms, tpot_ms=tpot_ms
+            )
+            sent.append(codec.encode(one, key=one.model, event_id=one.id, source=one.source, time="2026"))
+    return sent
 
 
 def now_ms() -> int:
@@ -46,7 +46,7 @@ def test_reader_alone() -> None:
     begin_ms = end_ms - SECONDS * 1000
     messages = [
         Message(reader.tp, n, begin_ms + n // (MODELS * SOURCES) * 1000, None, e.value, e.headers)
-        for n, (_, e) in enumerate(backlog(end_ms))
+        for n, e in enumerate(backlog(end_ms))
     ]
     began = time.perf_counter()
     windows = 0
@@ -70,7 +70,7 @@ async def test_one_worker(kafka: str, topic_prefix: str, tmp_path: Path) -> None
         async with AIOKafkaProducer(**client_args(settings.kafka), linger_ms=20) as producer:
             sent = backlog(end_ms)
             name = settings.topic(topics.TELEMETRY)
-            waits = [await producer.send(name, value=e.value, key=e.key, headers=e.headers) for _, e in sent]
+            waits = [await producer.send(name, value=e.value, key=e.key, headers=e.headers) for e in sent]
             await asyncio.gather(*waits)
         with fold_worker(settings, tmp_path / "fold.log") as worker:
             first, first_record = await next_of(control, topics.CONTROL, DemandClosed)
