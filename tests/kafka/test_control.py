@@ -10,18 +10,22 @@ from signal import SIGKILL
 
 import psutil
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from agents.admin import create_topics
 from agents.broker import LocalBroker
-from agents.bus import Bus, continued, read_to_end
+from agents.bus import Bus, client_args, continued, read_to_end
 from schemas import codec, topics
-from schemas.events import DeadLetter, DeadLettered, Leading, Published, SnapshotManifest, SolveFailed
+from schemas.events import DeadLetter, DeadLettered, Leading, Published, SolveFailed
 from schemas.plans import Plan
 from schemas.settings import Settings
 from streams import log, snapshots
 from streams.core.record import Malformed
 from streams.core.state import State
 from streams.core.step import step
+from streams.log import LogTruncatedError
 from streams.replay import replay_live
 from tests.control_rig import Eye, Fleet, Worker, make_settings
 
@@ -203,10 +207,10 @@ async def test_a_standby_takes_over_and_a_late_word_of_the_old_leader_is_dropped
         assert late.id in report.difference
 
 
-async def test_snapshots_are_written_for_the_next_candidate(
+async def test_a_snapshot_that_does_not_count_is_passed_over(
     kafka: str, topic_prefix: str, tmp_path: Path
 ) -> None:
-    """Damage, another lineage and one beyond the end are passed over for an older one that counts."""
+    """A torn one, another lineage's and one beyond the end are passed over for an older one."""
     settings = make_settings(kafka, topic_prefix, tmp_path)
     async with scene(settings) as it:
         await it.fleet.offer()
@@ -224,7 +228,35 @@ async def test_snapshots_are_written_for_the_next_candidate(
         loaded = await snapshots.load(it.bus)
         assert loaded is not None
         assert loaded.offset == good.manifest.offset
-        assert isinstance(good.manifest, SnapshotManifest)
+
+
+async def test_a_snapshot_stands_in_for_a_head_that_is_no_longer_kept(
+    kafka: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    settings = make_settings(kafka, topic_prefix, tmp_path)
+    async with scene(settings) as it:
+        await it.fleet.offer()
+        await it.eye.look()
+        kept = it.eye.state.offset
+        await snapshots.write(it.bus, snapshots.encode(it.eye.state, "1"))
+        await it.fleet.alive()
+        await it.fleet.alive()
+        await forget(it, kept + 1)
+        assert (await replay_live(it.bus)).first_offset == kept + 1
+        await forget(it, kept + 2)
+        with pytest.raises(LogTruncatedError, match=f"offset 0 is missing, the log begins at {kept + 2}"):
+            await replay_live(it.bus)
+
+
+async def forget(it: Scene, before: int) -> None:
+    """Delete the control log's records below an offset, as retention does."""
+    admin = AIOKafkaAdminClient(**client_args(it.bus.kafka))
+    await admin.start()
+    try:
+        here = TopicPartition(it.bus.name(topics.CONTROL), 0)
+        await admin.delete_records({here: RecordsToDelete(before_offset=before)})
+    finally:
+        await admin.close()
 
 
 async def test_a_worker_ends_cleanly_while_its_solver_is_warming_up(
