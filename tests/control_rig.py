@@ -36,6 +36,7 @@ T = TypeVar("T")
 REPO = Path(__file__).resolve().parent.parent
 HANG_S = 90.0
 """Guard against hangs, not a promise."""
+QUIET_S = 2.0
 MODEL, SLO_CLASS = "phi-4-14b", "interactive"
 POOL = Pool(cloud="gcp", region="us-central1", market="on-demand")
 RUN = (
@@ -166,9 +167,17 @@ class Eye:
         await self.until(lambda: bool(leaders()), f"a leader after offset {after}")
         return leaders()[0]
 
+    async def until_rest(self) -> None:
+        """Nothing that was asked for is unconfirmed, and nothing comes any more for a while."""
+        quiet_from = -1
+        while quiet_from != self.state.offset:
+            await self.until(lambda: self.at_rest, "rest")
+            quiet_from = self.state.offset
+            await asyncio.sleep(QUIET_S)
+            await self.look()
+
     @property
     def at_rest(self) -> bool:
-        """Nothing that was asked for is unconfirmed."""
         state = self.state
         return not (state.pending_solve or state.pending_publish or state.put_aside)
 

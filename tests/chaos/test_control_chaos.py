@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM
+from statistics import median
 
 import pytest
 
@@ -88,7 +89,8 @@ async def test_no_plan_is_lost_or_goes_back(
             driving = tasks.create_task(drive(fleet))
             await rounds(pair)
             driving.cancel()
-            await settle(pair, fleet)
+            await fleet.demand(80)
+            await pair.eye.until_rest()
             watching.cancel()
         for worker in workers:
             assert worker.end() == 0
@@ -120,18 +122,11 @@ async def back(pair: Pair, action: Callable[[], None]) -> None:
 
 
 async def drive(fleet: Fleet) -> None:
-    """Demand up and down, so that every few records want another plan; now and then one that is none."""
+    """Demand up and down, so that every few records want another plan."""
     for turn in range(10**9):
         await fleet.demand(40 if turn % 4 < 2 else 5)
         await fleet.alive()
         await asyncio.sleep(PERIOD_S)
-
-
-async def settle(pair: Pair, fleet: Fleet) -> None:
-    """One more move of demand, and everything it leads to."""
-    await fleet.demand(80)
-    told = pair.eye.state.offset
-    await pair.eye.until(lambda: pair.eye.state.offset > told and pair.eye.at_rest, "rest")
 
 
 async def watch(bus: Bus, seen: list[Order]) -> None:
@@ -172,11 +167,13 @@ async def fold(bus: Bus) -> tuple[list[str], State, int]:
     decided: dict[str, int] = {}
     confirmed: set[str] = set()
     excused: set[str] = set()
+    delays: list[int] = []
     newest: str | None = None
     async for entry in log.read(bus.kafka, bus.name(topics.CONTROL)):
         record = entry.record()
         if isinstance(record.event, Published):
             confirmed.add(record.event.plan)
+            delays.append(record.timestamp_ms - decided[record.event.plan])
         for effect in step(state, record):
             if isinstance(effect, Publish) and effect.plan.id != newest:
                 quick = newest is not None and record.timestamp_ms - decided[newest] < SENT_WITHIN_MS
@@ -184,4 +181,5 @@ async def fold(bus: Bus) -> tuple[list[str], State, int]:
                     excused.add(newest)
                 newest = effect.plan.id
                 decided[newest] = record.timestamp_ms
+    print(f"\ndecided -> confirmed: median {median(delays)} ms, longest {max(delays)} ms")
     return sorted(set(decided) - confirmed - excused), state, len(decided)

@@ -120,7 +120,7 @@ async def test_a_leader_decides_publishes_confirms_and_survives_poison(
         with continued("test", [("traceparent", TRACE)]):
             await it.fleet.demand(40)
         await it.eye.until(lambda: len(it.eye.of(Published)) > confirmed, "a plan after the poison")
-        await it.eye.until(lambda: it.eye.at_rest, "rest")
+        await it.eye.until_rest()
         last = (await read_to_end(it.bus.kafka, it.bus.name(topics.PLANS)))[-1]
         # From the window by way of the solve and its answer to the plan: one trace.
         assert dict(last.headers)["traceparent"].split(b"-")[1] == TRACE.split(b"-")[1]
@@ -137,7 +137,7 @@ async def test_a_leader_decides_publishes_confirms_and_survives_poison(
         worker.start()
         second = await it.eye.until_led(after=it.eye.state.offset)
         assert second.token != first.token
-        await it.eye.until(lambda: it.eye.at_rest, "rest")
+        await it.eye.until_rest()
         loaded = await snapshots.load(it.bus)
         assert loaded is not None
         assert loaded.offset > 0
@@ -189,7 +189,7 @@ async def test_a_standby_takes_over_and_a_late_word_of_the_old_leader_is_dropped
         confirmed = len(it.eye.of(Published))
         await it.fleet.demand(40)
         await it.eye.until(lambda: len(it.eye.of(Published)) > confirmed, "a plan of the new leader")
-        await it.eye.until(lambda: it.eye.at_rest, "rest")
+        await it.eye.until_rest()
         assert max(plan.order for plan in await it.plans()) > late.order
         assert len(it.eye.of(Leading)) >= 2
 
@@ -198,7 +198,7 @@ async def test_a_standby_takes_over_and_a_late_word_of_the_old_leader_is_dropped
         ghost = it.eye.of(Leading)[-1].model_copy(update={"token": "ghost"})
         await it.fleet.tell(ghost)
         await it.eye.until(lambda: it.eye.state.leader not in {"ghost", after.token}, "the lead taken back")
-        await it.eye.until(lambda: it.eye.at_rest, "rest")
+        await it.eye.until_rest()
         for worker in workers:
             if worker is not leader:
                 assert worker.end() == 0
@@ -289,6 +289,6 @@ async def test_a_broker_that_goes_and_comes_back_costs_no_plan(
         await asyncio.to_thread(own_broker.kill)
         await asyncio.to_thread(own_broker.start)
         await it.eye.until(lambda: len(it.eye.of(Published)) > confirmed, "the plan all the same")
-        await it.eye.until(lambda: it.eye.at_rest, "rest")
+        await it.eye.until_rest()
         assert (await replay_live(it.bus)).difference is None
         assert worker.end() == 0
