@@ -73,6 +73,7 @@ class Reconciler:
         self._waiting: Mapping[RankKey, str] = {}
         self._engines: dict[RankKey, Engine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._broken: BaseException | None = None
 
     @property
     def newest(self) -> Order:
@@ -94,7 +95,7 @@ class Reconciler:
             self._engines[held.key] = engine
             self._spawn(self._live(held.key, engine, None))
             if held.state == "draining":  # It may not have heard yet.
-                self._spawn(engine.stop() if held.stopped else engine.drain())
+                self._spawn(self._ask(held.key, engine.stop() if held.stopped else engine.drain()))
         self.reconcile()
 
     def accept(self, plan: Plan) -> None:
@@ -125,7 +126,13 @@ class Reconciler:
         self.reconcile()
 
     def reconcile(self) -> None:
-        """Do what the newest plan and the clock ask for."""
+        """Do what the newest plan and the clock ask for.
+
+        Raises:
+            OSError: the state cannot be written: what cannot be remembered must not be done.
+        """
+        if self._broken is not None:
+            raise self._broken
         decision = decide(self._ledger, self._plan, self._me, self._clock())
         for action in decision.actions:
             log.info("%s", action)
@@ -199,11 +206,11 @@ class Reconciler:
                     spec = spec_of(self._plan, key, self._identity.address)
                     self._spawn(self._live(key, engine, spec))
             case Drain():
-                self._spawn(self._engines[action.key].drain())
+                self._spawn(self._ask(action.key, self._engines[action.key].drain()))
             case Stop():
-                self._spawn(self._engines[action.key].stop())
+                self._spawn(self._ask(action.key, self._engines[action.key].stop()))
             case _:
-                pass  # Decline and Forget are moves of the ledger only.
+                pass  # Decline and Forget are moves of the ledger only; nothing starts without a plan.
 
     async def _adopted(self, key: RankKey) -> Engine | None:
         engine = self._new_engine()
@@ -215,7 +222,7 @@ class Reconciler:
             if spec is not None:
                 await engine.start(spec)
             reason = await self._watch(key, engine)
-        except Exception as error:
+        except Exception as error:  # Whatever an engine raises fails that engine, never the node.
             log.warning("%s failed", key, exc_info=error)
             reason = f"{type(error).__name__}: {error}"
         del self._engines[key]
@@ -231,6 +238,13 @@ class Reconciler:
             ready.cancel()
         return await gone
 
+    async def _ask(self, key: RankKey, request: Coroutine[None, None, None]) -> None:
+        """Have a request of an engine done. If it fails, the drain deadline comes all the same."""
+        try:
+            await request
+        except Exception:
+            log.exception("%s did not take a request", key)
+
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -239,4 +253,4 @@ class Reconciler:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of an engine failed", exc_info=error)
+            self._broken = error  # The agent's own, since an engine's are caught; the next reconcile ends it.

@@ -121,6 +121,22 @@ async def test_an_engine_that_cannot_be_launched_fails_with_its_reason(tmp_path:
     assert failed.reason == "EngineError: no weights of tiny"
 
 
+async def test_a_disk_that_fails_ends_the_agent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(ledger: Ledger) -> None:
+        raise OSError(28, "No space left on device")
+
+    bench.node.accept(plan(1, instance("i1")))
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.state, "write_ledger", full)
+        assert await asyncio.wait_for(bench.engines[0].ready(), HANG_S)
+        await asyncio.sleep(0.01)
+    with pytest.raises(OSError, match="No space left"):
+        bench.node.reconcile()
+    await bench.engines[0].stop()
+    await asyncio.wait_for(bench.engines[0].gone(), HANG_S)
+    bench.node = bench.reconciler("b2")
+
+
 async def test_the_drain_deadline_kills(bench: Bench) -> None:
     bench.node.accept(plan(1, instance("i1")))
     (ready,) = await bench.until("ready")
