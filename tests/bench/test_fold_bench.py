@@ -5,6 +5,7 @@ import time
 from itertools import product
 from pathlib import Path
 
+import psutil
 import pytest
 from aiokafka import AIOKafkaProducer
 from faust.types import TP
@@ -77,7 +78,9 @@ async def test_one_worker(kafka: str, topic_prefix: str, tmp_path: Path) -> None
             last, last_record = first, first_record
             while last.end_ms < end_ms - 10_000:
                 last, last_record = await next_of(control, topics.CONTROL, DemandClosed)
+            cpu_s = sum(psutil.Process(worker.process.pid).cpu_times()[:2])
             assert await asyncio.to_thread(worker.end) == 0
     samples = (last.end_ms - first.end_ms) // 1000 * MODELS * SOURCES
     took_s = (last_record.timestamp - first_record.timestamp) / 1000
     print(f"\none worker: {samples / took_s:,.0f} samples/s ({samples} in {took_s:.1f} s)")
+    print(f"{len(sent) / cpu_s:,.0f} samples for each second of CPU time, its start included")
