@@ -70,7 +70,11 @@ class Bus:
             # Longer than a broker's restart (12 s after a kill), so that an outage delays and loses nothing.
             request_timeout_ms=120_000,
         )
-        await producer.start()
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.stop()  # it holds sockets and a task even if no broker answered
+            raise
         self._producer = producer
         return self
 
@@ -149,8 +153,8 @@ async def reading(kafka: KafkaSettings, topic: str) -> AsyncIterator[AIOKafkaCon
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=FETCH_BYTES,
     )
-    await consumer.start()
     try:
+        await consumer.start()
         yield consumer
     finally:
         await consumer.stop()
