@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 from faust import Stream
 from faust.types import TP, EventT, StreamT
 from mode import Service
@@ -75,7 +75,7 @@ class Fold(Service):
             await self.sleep(TICK_S)
             for reader in list(self._readers.values()):
                 async with reader.lock:
-                    said = reader.tick(_now_ms())
+                    said = reader.tick(_now_ms()) if self._is_current(reader) else ()
                     await asyncio.gather(*(self._write(event, uuid4().hex) for event in said))
 
     @Service.task
@@ -107,14 +107,16 @@ class Fold(Service):
         committed = await consumer.seek_to_committed()
         firsts = await consumer.earliest_offsets(*assigned)
         ends = await consumer.highwaters(*assigned)
-        return {
-            TP(tp.topic, tp.partition): Span(
-                start=max(committed.get(tp) or 0, firsts[tp]),
-                end=ends[tp],
-                partitions=consumer.topic_partitions(tp.topic) or 0,
-            )
-            for tp in assigned
-        }
+        spans = {}
+        for tp in assigned:
+            partitions = consumer.topic_partitions(tp.topic)
+            if partitions is None:
+                raise UnknownTopicOrPartitionError(tp.topic)  # until the metadata is there
+            start = committed.get(tp)
+            if start is None or not firsts[tp] <= start <= ends[tp]:
+                start = firsts[tp]  # as `auto_offset_reset` does
+            spans[TP(tp.topic, tp.partition)] = Span(start, ends[tp], partitions)
+        return spans
 
     async def _on_revoked(self, *_: Any, **__: Any) -> None:
         with contextlib.suppress(TimeoutError):
@@ -138,7 +140,8 @@ class Fold(Service):
                 await self._take(reader, _message(event))
             except BaseException as error:
                 # Half done: nothing of this partition may be committed any more.
-                self._readers.pop(reader.tp, None)
+                if self._is_current(reader):
+                    del self._readers[reader.tp]
                 if isinstance(error, Exception):
                     # A fault of ours. Faust would skip the event for good; a restarted worker reads it again.
                     await self.app.crash(error)
@@ -149,6 +152,9 @@ class Fold(Service):
         if event.message.generation_id != self._generation:
             return None
         return self._readers.get(event.message.tp)
+
+    def _is_current(self, reader: Reader) -> bool:
+        return self._readers.get(reader.tp) is reader
 
     async def _take(self, reader: Reader, message: Message) -> None:
         async with reader.lock:
