@@ -1,8 +1,8 @@
 """Performs a `Solve`: in a worker process, under a fuse of wall-clock time from outside.
 
 The limit given to a solver is a wish (HiGHS #2226, #885: not always granted). So the fuse kills the
-process, starts the next one at once, and the failure goes on the log as a reason like any other. Every answer
-is checked here, out of reach of what found it.
+process, starts the next one at once, and the failure goes on the log as a reason like any other. Every
+answer is checked here, out of reach of what found it.
 """
 
 import asyncio
@@ -19,6 +19,9 @@ from solver.verify import verify
 from streams.solve_worker import LENGTH, SolveError, frame
 
 __all__ = ["SolveError", "Solver"]
+
+START_S = 600.0
+"""A library takes 20 s to build for the whole catalog, once; this is a guard against hangs."""
 
 
 class _Worker:
@@ -46,7 +49,11 @@ class _Worker:
             )
         )
         try:
-            worker.library = (await worker.ask({"setup": setup, "arguments": dict(arguments)}))["ready"]
+            async with asyncio.timeout(START_S):
+                worker.library = (await worker.ask({"setup": setup, "arguments": dict(arguments)}))["ready"]
+        except TimeoutError:
+            await worker.kill()
+            raise SolveError(f"start: the solver process was not ready within {START_S:g} s") from None
         except BaseException:
             await worker.kill()
             raise
@@ -92,6 +99,7 @@ class Solver:
         self._fuse_s = fuse_s
         self._worker: asyncio.Task[_Worker] | None = None
         self._turn = asyncio.Lock()
+        self._library: str | None = None
 
     async def __aenter__(self) -> Self:
         self._worker = asyncio.create_task(_Worker.start(self._setup, self._arguments))
@@ -105,8 +113,14 @@ class Solver:
             self._worker = None
 
     async def library(self) -> str:
-        """Digest of the worker's library, once it is warm. Raises SolveError if it does not start."""
-        return (await self._ready()).library
+        """Digest of the library, once the first worker is warm; later ones have the same library.
+
+        Raises:
+            SolveError: the worker does not start.
+        """
+        if self._library is None:
+            self._library = (await self._ready()).library
+        return self._library
 
     async def solve(self, problem: Problem) -> Answer:
         """The answer, in turn: one at a time, the fuse burning from when the worker is asked.
