@@ -13,6 +13,7 @@ by nobody else. The offset of that record is the epoch.
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -153,10 +154,11 @@ class Leadership:
 
     async def _fill(self, state: State, end: int) -> None:
         """Read a hole from the log itself: nothing is ever decided on one."""
-        async for missing in log.read(self._bus.kafka, self._topic, state.offset + 1, end):
-            if self._state is not state or not self._open.is_set():
-                return  # summoned anew meanwhile
-            self._advance(missing)
+        async with aclosing(log.read(self._bus.kafka, self._topic, state.offset + 1, end)) as entries:
+            async for missing in entries:
+                if self._state is not state or not self._open.is_set():
+                    return  # summoned anew meanwhile
+                self._advance(missing)
 
     def _advance(self, entry: Entry) -> None:
         """Step over one record, and perform what comes of it if the log says that we lead."""

@@ -5,7 +5,7 @@ Faust consumer left a hole.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -69,7 +69,7 @@ async def bounds(kafka: KafkaSettings, topic: str) -> tuple[int, int]:
 
 async def read(
     kafka: KafkaSettings, topic: str, first: int = 0, end: int | None = None
-) -> AsyncIterator[Entry]:
+) -> AsyncGenerator[Entry, None]:
     """Every entry from `first` up to, not including, `end` (by default the log's end as of now).
 
     Raises:
@@ -96,6 +96,12 @@ async def length(kafka: KafkaSettings, topic: str) -> int:
         here = consumer.assignment()
         begins, ends = await consumer.beginning_offsets(here), await consumer.end_offsets(here)
     return sum(ends[p] - begins[p] for p in here)
+
+
+async def read_one(kafka: KafkaSettings, topic: str, offset: int) -> Entry | None:
+    """The entry at an offset; None beyond the end. Raises LogTruncatedError if it is no longer kept."""
+    found = [entry async for entry in read(kafka, topic, offset, offset + 1)]
+    return found[0] if found else None
 
 
 async def _bounds(consumer: AIOKafkaConsumer, here: TopicPartition) -> tuple[int, int]:

@@ -151,11 +151,9 @@ async def load(bus: Bus, *, oldest: bool = False) -> State | None:
 
 async def _lineage(bus: Bus, control: str, first: int) -> int | None:
     """What record 0 says, as long as it is kept."""
-    async for entry in log.read(bus.kafka, control, first, first + 1):
-        event = entry.record().event
-        if isinstance(event, LineageStarted):
-            return event.lineage
-    return None
+    entry = await log.read_one(bus.kafka, control, first)
+    event = entry.record().event if entry is not None else None
+    return event.lineage if isinstance(event, LineageStarted) else None
 
 
 async def _messages(bus: Bus, name: str, start: int, stop: int) -> list[SnapshotChunk | SnapshotManifest]:

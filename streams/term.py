@@ -179,11 +179,11 @@ class Term:
     async def _value_at(self, offset: int) -> bytes | None:
         """A record that an earlier leader did not put aside any more, read again."""
         try:
-            async for entry in log.read(self._bus.kafka, self._bus.name(topics.CONTROL), offset, offset + 1):
-                return entry.value
+            entry = await log.read_one(self._bus.kafka, self._bus.name(topics.CONTROL), offset)
         except log.LogTruncatedError:
             logger.warning("offset %d is to be put aside and no longer kept", offset)
-        return None
+            return None
+        return entry.value if entry is not None else None
 
     async def _say(self, event: ControlEvent, event_id: str) -> None:
         async def append() -> None:
