@@ -76,7 +76,10 @@ def _of(state: State, pool: Pool, configuration: str) -> Iterable[OfferState]:
 
 
 def stocks(state: State) -> list[Stock]:
-    """A_r(c): held nodes that will stay plus obtainable ones, where price and availability are known."""
+    """A_r(c): held nodes that will stay plus obtainable ones, where price and availability are known.
+
+    A granted node is held before it registers: its pool offers it no more, and it may take minutes.
+    """
     found = {
         stock_key(o.offer.pool, o.offer.configuration): (o.offer.pool, o.offer.configuration)
         for o in state.offers.values()
@@ -93,7 +96,7 @@ def stocks(state: State) -> list[Stock]:
 
 def _is_held(state: State, held: ClaimState, pool: Pool, configuration: str) -> bool:
     """Whether a claim has its node. A suspect one counts: what runs there stays until it is lost."""
-    if (held.claim.pool, held.claim.configuration) != (pool, configuration):
+    if (held.claim.pool, held.claim.configuration) != (pool, configuration) or held.claim.node is None:
         return False
-    node = state.nodes.get(held.claim.node or "")
-    return node is not None and not is_going(node)
+    node = state.nodes.get(held.claim.node)
+    return node is None or not is_going(node)
