@@ -144,8 +144,9 @@ class Fleet:
 
     def is_settled(self, rate: float) -> bool:
         """Whether the plan is for this demand at least, names what it cannot meet, and is carried out."""
-        plan = self.story.plan
-        if plan is None or plan.target.demand.get(SERVICE.key, 0.0) < rate:
+        plan, planned = self.story.plan, self.story.state.planned_for
+        # An answer that confirms the target leaves it as it is, so the target's own demand may be older.
+        if plan is None or planned.get(SERVICE.key, 0.0) < rate:
             return False
         return all(i.role == "serving" for i in plan.instances) and served(plan) + unmet(plan) >= rate - 1e-6
 

@@ -26,6 +26,7 @@ from schemas.events import (
     Tick,
 )
 from schemas.policy import CorePolicy
+from schemas.problems import Pool
 from schemas.topics import Topic
 from tests.agents.making import plan as small_plan
 from tests.e2e.fleet import (
@@ -121,7 +122,7 @@ def test_eight_of_twelve_preempted_at_once_are_planned_around(
     kafka: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     rate, twelve, left = 15, 12, 4
-    cloud = {"stock": [stock(SPOT, twelve), stock(DEARER, left)], "levels_from": LEVELS, "startup_ms": 500}
+    cloud = {"stock": [stock(SPOT, twelve), stock(DEARER, 0)], "levels_from": LEVELS, "startup_ms": 500}
     local = write_yaml(tmp_path / "local.yaml", cloud)
     with running(kafka, topic_prefix, tmp_path, rate) as (fleet, _):
         fleet.start_control_plane("--local", local)
@@ -131,7 +132,7 @@ def test_eight_of_twelve_preempted_at_once_are_planned_around(
         assert [claim.pool for claim in fleet.plan.claims] == [SPOT] * twelve
         before = fleet.plan.order
 
-        asyncio.run(say_level(fleet, left))
+        asyncio.run(say_levels(fleet, {SPOT: left, DEARER: left}))
         fleet.until(lambda: len(fleet.lost) >= twelve - left, "the loss of eight nodes")
         fleet.until(lambda: fleet.since(before) and fleet.is_settled(rate), "a plan around them, carried out")
         living = local_nodes(fleet.state_dir)
@@ -144,12 +145,13 @@ def test_eight_of_twelve_preempted_at_once_are_planned_around(
         assert not [name for _, name in fleet.alerts if name.startswith(("FleetBlind", "NodeSuspect"))]
 
 
-async def say_level(fleet: Fleet, nodes: int) -> None:
+async def say_levels(fleet: Fleet, levels: dict[Pool, int]) -> None:
     settings = fleet.settings
     async with Bus(settings.kafka, settings.topic_prefix, "feed") as bus:
-        offer = Offer(pool=SPOT, configuration=L4, source=LEVELS)
-        said = AvailabilityOffered(offer=offer, obtainable=nodes, at_ms=fleet.story.state.now_ms)
-        await bus.send(topics.AVAILABILITY, said, key=offer.key)
+        for pool, nodes in levels.items():
+            offer = Offer(pool=pool, configuration=L4, source=LEVELS)
+            said = AvailabilityOffered(offer=offer, obtainable=nodes, at_ms=fleet.story.state.now_ms)
+            await bus.send(topics.AVAILABILITY, said, key=offer.key)
 
 
 # --- workers ---------------------------------------------------------------------------------------

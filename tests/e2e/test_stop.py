@@ -3,7 +3,7 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,20 @@ class Demo:
 
     def __init__(self, folder: Path) -> None:
         self.state_dir = folder / "state"
-        self._out, self._err = folder / "out", folder / "err"
+        self._folder, self._starts = folder, 0
         self._env = {STATE_DIR: str(self.state_dir), "CORAL_BROKER": "local"}
         self.process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def _out(self) -> Path:
+        return self._folder / f"out{self._starts}"
+
+    @property
+    def _err(self) -> Path:
+        return self._folder / f"err{self._starts}"
+
     def start(self) -> None:
+        self._starts += 1
         self.process = coral("demo", "--json", env=self._env, out=self._out, err=self._err)
 
     def until_it_serves(self) -> None:
@@ -31,11 +40,11 @@ class Demo:
     def until_it_has_local_nodes(self) -> None:
         self._until(lambda: local_nodes(self.state_dir), "a node of the local cloud")
 
-    def _until(self, seen: object, what: str) -> None:
+    def _until(self, seen: Callable[[], object], what: str) -> None:
         def still_seen() -> object:
             assert self.process is not None
             assert self.process.poll() is None, self._err.read_text()
-            return seen()  # type: ignore[operator]
+            return seen()
 
         until(still_seen, what)
 
