@@ -16,12 +16,13 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, for_code
 from faust import Stream
 from faust.types import TP, EventT, StreamT
 from mode import Service
 
-from agents.bus import Bus, continued, reading
+from agents.bus import Bus, client_args, continued, reading
 from schemas import topics
 from schemas.codec import MessageError
 from schemas.events import ControlEvent, DemandClosed
@@ -56,6 +57,7 @@ class Fold(Service):
         self._generation: int | None = None
         """The group's generation that the readers belong to; None while a rebalance goes on."""
         self._committed: dict[TP, int] = {}
+        self._partitions: dict[str, int] = {}
         for name in self._names:
             self.app.agent(source_topic(self.app, name), name=f"fold.{name}")(self._agent)
         self.app.on_rebalance_complete.connect(self._on_assigned, weak=False)
@@ -64,7 +66,21 @@ class Fold(Service):
 
     # --- life of the worker ------------------------------------------------------------------------
     async def on_start(self) -> None:
+        # Once: partitions never change within a lineage. Faust knows the number on the group's leader only.
+        self._partitions = await self._until_done("topics", self._count_partitions)
         await self._until_done("connect", self._bus.__aenter__)
+
+    async def _count_partitions(self) -> dict[str, int]:
+        admin = AIOKafkaAdminClient(**client_args(self.settings.kafka))
+        await admin.start()
+        try:
+            described = await admin.describe_topics(list(self._names))
+        finally:
+            await admin.close()
+        for topic in described:
+            if topic["error_code"]:
+                raise for_code(topic["error_code"])(topic["topic"])
+        return {topic["topic"]: len(topic["partitions"]) for topic in described}
 
     async def on_stop(self) -> None:
         await _close(self._bus)
@@ -109,13 +125,10 @@ class Fold(Service):
         ends = await consumer.highwaters(*assigned)
         spans = {}
         for tp in assigned:
-            partitions = consumer.topic_partitions(tp.topic)
-            if partitions is None:
-                raise UnknownTopicOrPartitionError(tp.topic)  # until the metadata is there
             start = committed.get(tp)
             if start is None or not firsts[tp] <= start <= ends[tp]:
                 start = firsts[tp]  # as `auto_offset_reset` does
-            spans[TP(tp.topic, tp.partition)] = Span(start, ends[tp], partitions)
+            spans[TP(tp.topic, tp.partition)] = Span(start, ends[tp], self._partitions[tp.topic])
         return spans
 
     async def _on_revoked(self, *_: Any, **__: Any) -> None:
