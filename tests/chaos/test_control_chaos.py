@@ -92,9 +92,10 @@ async def test_no_plan_is_lost_or_goes_back(
             await fleet.demand(80)
             await pair.eye.until_rest()
             watching.cancel()
+        # Judged before the workers end: the last one would lead for a moment, and be cut off.
+        await judge(bus, seen)
         for worker in workers:
             assert worker.end() == 0
-        await judge(bus, seen)
         print(f"\n{fleet.told} records told, {len(seen)} plans seen")
         for kind, spans in pair.vacant_s.items():
             print(f"{kind}: another led after {', '.join(f'{s:.1f}' for s in spans)} s")
