@@ -11,6 +11,7 @@ from typing import assert_never
 
 from schemas.events import (
     ClaimGranted,
+    ClaimReleased,
     FleetAlive,
     Heartbeat,
     NodeGone,
@@ -22,7 +23,9 @@ from schemas.events import (
 from schemas.policy import CorePolicy
 from streams.core.state import ENDED, NodeState, State
 
-FleetEvent = NodeReported | NodeSilent | NodeHeard | RollCall | FleetAlive | ClaimGranted | NodeGone
+FleetEvent = (
+    NodeReported | NodeSilent | NodeHeard | RollCall | FleetAlive | ClaimGranted | ClaimReleased | NodeGone
+)
 
 
 def absorb(state: State, event: FleetEvent) -> None:  # noqa: C901  one flat table
@@ -42,6 +45,8 @@ def absorb(state: State, event: FleetEvent) -> None:  # noqa: C901  one flat tab
             state.alive_ms[event.partition] = state.now_ms
         case ClaimGranted():
             _absorb_grant(state, event)
+        case ClaimReleased():
+            _absorb_release(state, event)
         case NodeGone():
             lose(state, event.node, event.reason, claim=event.claim)
         case _:
@@ -74,6 +79,13 @@ def _absorb_grant(state: State, event: ClaimGranted) -> None:
     held = state.claims.get(event.claim)
     if held is not None:
         held.claim = held.claim.model_copy(update={"node": event.node})
+
+
+def _absorb_release(state: State, event: ClaimReleased) -> None:
+    """A node started for a claim ends with it: nobody waits for its heartbeats. A static one stays."""
+    node = state.nodes.get(event.node or "")
+    if node is not None and node.report.claim == event.claim:
+        del state.nodes[node.report.node]
 
 
 def lose(state: State, name: str, reason: str, claim: str | None = None) -> None:

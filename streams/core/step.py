@@ -105,6 +105,7 @@ def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:  # noqa: C
             | RollCall()
             | FleetAlive()
             | ClaimGranted()
+            | ClaimReleased()
             | NodeGone()
         ):
             fleet.absorb(state, event)
@@ -118,7 +119,7 @@ def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:  # noqa: C
             _absorb_request(state, event)
         case Published() | DeadLettered() | Tick():
             _confirm(state, event)
-        case ClaimReleased() | Leading():
+        case Leading():
             pass
         case _:
             assert_never(event)

@@ -1,5 +1,6 @@
-"""Nodes that are on their way: granted, no longer obtainable, and not yet heard of."""
+"""Nodes on their way in (granted, no longer obtainable, not yet heard of) and out (given back)."""
 
+from schemas.events import ClaimReleased, NodeSilent
 from tests.streams.world import EAST, World, policy
 
 REGISTERS_MS = 60_000
@@ -36,3 +37,23 @@ def test_a_solve_while_nodes_start_gives_none_of_them_back() -> None:
     assert first <= {claim.id for claim in world.plans[-1].claims}
     assert world.serving() == 4
     assert len(world.targets) == 2, "nodes that register are no new stock"
+
+
+def test_a_node_that_was_given_back_is_missed_by_nobody() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 4)
+    world.demand(3.0, windows=2)
+    world.wait(5_000)
+    gone = {c.id: c.node for c in world.plans[-1].claims}
+    world.demand(1.0, windows=9)
+    for claim in world.plans[-1].claims:
+        del gone[claim.id]
+    assert len(gone) == 2
+    for claim_id, node in gone.items():
+        assert node in world.state.nodes
+        world.say(ClaimReleased(claim=claim_id, node=node))
+        assert node not in world.state.nodes
+        assert node is not None
+        world.say(NodeSilent(partition=0, node=node, last_heard_ms=world.now_ms))
+    world.wait(60_000)
+    assert not [name for name in world.alerts if name.startswith("NodeSuspect")]
