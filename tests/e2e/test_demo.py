@@ -13,7 +13,7 @@ from schemas.events import DemandClosed, NodeReported
 from streams import logfile
 from tests.e2e.rig import HANG_S, STATE_DIR, ask, coral, end_all, members
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 SECONDS = 120
 PROMISED = {

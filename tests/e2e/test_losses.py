@@ -45,7 +45,7 @@ from tests.e2e.fleet import (
 )
 from tests.e2e.rig import Traffic, ask, dead_letters, local_nodes, write_raw
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 STATIC = ("s1", "s2")
 QUIET, BUSY = 3, 5

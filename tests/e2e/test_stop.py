@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.rig import HANG_S, STATE_DIR, coral, end_all, listening, local_nodes, members, ports_of, until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos, pytest.mark.timeout(600)]
 
 
 class Demo:
