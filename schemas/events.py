@@ -186,7 +186,7 @@ class PriceChanged(Frozen):
 
 
 class NodeReported(Frozen):
-    """A heartbeat that says something new; `partition` is the fleet partition it came from."""
+    """A heartbeat that says something new, or ends a silence; `partition` is the fleet's it came from."""
 
     partition: Count
     report: Heartbeat
@@ -199,13 +199,6 @@ class NodeSilent(Frozen):
     node: Name
     last_heard_ms: Millis
     """Broker time of its last heartbeat."""
-
-
-class NodeHeard(Frozen):
-    """A silent node is heard again, with nothing new to say."""
-
-    partition: Count
-    node: Name
 
 
 class RollCall(Frozen):
@@ -329,7 +322,6 @@ ControlEvent = (
     | PriceChanged
     | NodeReported
     | NodeSilent
-    | NodeHeard
     | RollCall
     | FleetAlive
     | ClaimGranted

@@ -15,7 +15,6 @@ from schemas.events import (
     FleetAlive,
     Heartbeat,
     NodeGone,
-    NodeHeard,
     NodeReported,
     NodeSilent,
     RollCall,
@@ -23,20 +22,15 @@ from schemas.events import (
 from schemas.policy import CorePolicy
 from streams.core.state import ENDED, NodeState, State
 
-FleetEvent = (
-    NodeReported | NodeSilent | NodeHeard | RollCall | FleetAlive | ClaimGranted | ClaimReleased | NodeGone
-)
+FleetEvent = NodeReported | NodeSilent | RollCall | FleetAlive | ClaimGranted | ClaimReleased | NodeGone
 
 
-def absorb(state: State, event: FleetEvent) -> None:  # noqa: C901  one flat table
+def absorb(state: State, event: FleetEvent) -> None:
     match event:
         case NodeReported():
             _absorb_report(state, event)
         case NodeSilent():
             _silence(state, event.node, event.last_heard_ms)
-        case NodeHeard():
-            if event.node in state.nodes:
-                state.nodes[event.node].silent_since_ms = None
         case RollCall():
             for name in [n for n, node in state.nodes.items() if node.partition == event.partition]:
                 if name not in event.nodes:

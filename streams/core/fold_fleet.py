@@ -2,10 +2,8 @@
 
 | input | of a node that is | output |
 | --- | --- | --- |
-| heartbeat | unknown, or says something new | `NodeReported` |
-| heartbeat | silent, nothing new | `NodeHeard` |
+| heartbeat | unknown, silent (the core may have given it up), or news | `NodeReported` |
 | heartbeat | heard, nothing new; or older than one heard before | - |
-| heartbeat that says leaving | not known to have left | `NodeReported`; no longer waited for |
 | tick | heard, but not for `silent_after_ms` | `NodeSilent`, once |
 | tick, `roll_call_after_ms` after catching up | | `RollCall`, once |
 | tick, every `alive_every_ms` after catching up | | `FleetAlive` |
@@ -18,13 +16,13 @@ of life and is passed over; a node that lives repeats its whole state every seco
 
 from dataclasses import dataclass, replace
 
-from schemas.events import FleetAlive, Heartbeat, NodeHeard, NodeReported, NodeSilent, RollCall
+from schemas.events import FleetAlive, Heartbeat, NodeReported, NodeSilent, RollCall
 from schemas.settings import FoldSettings
 
 FORGET_AFTER_MS = 3_600_000
 """A node not heard for so long is forgotten; should it speak again, it is reported anew."""
 
-Transition = NodeReported | NodeSilent | NodeHeard | RollCall | FleetAlive
+Transition = NodeReported | NodeSilent | RollCall | FleetAlive
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,7 @@ class _Node:
     news: str
     heard_ms: int
     """Broker time."""
-    left: bool
     silent: bool = False
-
-    @property
-    def is_waited_for(self) -> bool:
-        return not (self.left or self.silent)
 
 
 class FleetPartition:
@@ -72,12 +65,10 @@ class FleetPartition:
         known = self._nodes.get(report.node)
         if known and known.boot == report.boot and report.at_ms < known.at_ms:
             return ()
-        node = _Node(report.boot, report.at_ms, report.news, broker_ms, report.leaving)
+        node = _Node(report.boot, report.at_ms, report.news, broker_ms)
         self._nodes[report.node] = node
-        if known is None or known.news != node.news:
+        if known is None or known.silent or known.news != node.news:
             return (NodeReported(partition=self.partition, report=report),)
-        if known.silent:
-            return (NodeHeard(partition=self.partition, node=report.node),)
         return ()
 
     def tick(self, now_ms: int) -> tuple[Transition, ...]:
@@ -88,11 +79,11 @@ class FleetPartition:
         events: list[Transition] = list(self._silent())
         if not self._called and self._listened_ms >= self.rules.roll_call_after_ms:
             self._called = True
-            present = sorted(name for name, node in self._nodes.items() if not node.left)
+            present = sorted(self._nodes)
             events.append(RollCall(partition=self.partition, nodes=tuple(present)))
         if self._listened_ms - self._alive_ms >= self.rules.alive_every_ms:
             self._alive_ms = self._listened_ms
-            count = sum(node.is_waited_for for node in self._nodes.values())
+            count = sum(not node.silent for node in self._nodes.values())
             events.append(FleetAlive(partition=self.partition, count=count))
         return tuple(events)
 
@@ -109,7 +100,7 @@ class FleetPartition:
             unheard_ms = self._broker_ms - node.heard_ms
             if unheard_ms > FORGET_AFTER_MS:
                 del self._nodes[name]
-            elif node.is_waited_for and unheard_ms > self.rules.silent_after_ms:
+            elif not node.silent and unheard_ms > self.rules.silent_after_ms:
                 self._nodes[name] = replace(node, silent=True)
                 events.append(NodeSilent(partition=self.partition, node=name, last_heard_ms=node.heard_ms))
         return events

@@ -23,7 +23,6 @@ from schemas.events import (
     Leading,
     LineageStarted,
     NodeGone,
-    NodeHeard,
     NodeReported,
     NodeSilent,
     OperatorRequested,
@@ -101,7 +100,6 @@ def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:  # noqa: C
         case (
             NodeReported()
             | NodeSilent()
-            | NodeHeard()
             | RollCall()
             | FleetAlive()
             | ClaimGranted()

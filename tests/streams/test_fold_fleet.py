@@ -3,7 +3,6 @@
 from schemas.events import (
     FleetAlive,
     Heartbeat,
-    NodeHeard,
     NodeReported,
     NodeSilent,
     RollCall,
@@ -72,7 +71,7 @@ def test_silence_is_said_once_and_so_is_its_end() -> None:
     partition.hear(0)
     assert without_calls(partition.tick(4)) == []
     assert without_calls(partition.tick(9)) == [NodeSilent(partition=2, node="n1", last_heard_ms=T0)]
-    assert partition.hear(9.1) == (NodeHeard(partition=2, node="n1"),)
+    assert partition.hear(9.1) == (NodeReported(partition=2, report=heartbeat(9.1)),)
     assert partition.hear(9.2) == ()
 
 
@@ -91,15 +90,13 @@ def test_an_older_heartbeat_overrides_nothing_and_is_no_sign_of_life() -> None:
     assert without_calls(partition.tick(12)) == [NodeSilent(partition=2, node="n1", last_heard_ms=T0 + 5_000)]
 
 
-def test_a_node_that_leaves_is_reported_and_not_waited_for() -> None:
+def test_a_node_that_leaves_is_listened_to_until_it_is_silent() -> None:
     partition = Partition()
     partition.hear(0)
     assert [type(e) for e in partition.hear(1, leaving=True)] == [NodeReported]
     assert partition.hear(2, leaving=True) == ()
-    said = partition.tick(12)
-    assert without_calls(said) == []
-    assert {event.count for event in said if isinstance(event, FleetAlive)} == {0}
-    assert [event.nodes for event in said if isinstance(event, RollCall)] == [()]
+    partition.tick(4)
+    assert without_calls(partition.tick(12)) == [NodeSilent(partition=2, node="n1", last_heard_ms=T0 + 2_000)]
 
 
 def test_other_nodes_move_the_time_that_silence_is_measured_in() -> None:
