@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,12 +94,14 @@ def test_killed_it_takes_its_parts_along_and_the_next_one_ends_its_nodes(demo: D
     demo.until_it_has_local_nodes()
     ports = ports_of(members(demo.state_dir))
     demo.end(signal.SIGKILL)
+    killed_s = time.monotonic()
 
     def orphans() -> set[int]:
         nodes = {pid for processes in local_nodes(demo.state_dir).values() for pid in processes}
         return {process.pid for process in members(demo.state_dir)} - nodes
 
     until(lambda: not orphans(), "the end of its parts and its broker")
+    print(f"parts and broker gone {time.monotonic() - killed_s:.1f} s after SIGKILL")
     left = {pid for processes in local_nodes(demo.state_dir).values() for pid in processes}
     assert left, "nodes of the local cloud do not end with their starter"
     assert ports & listening().keys() <= ports_of(members(demo.state_dir))
