@@ -31,8 +31,8 @@ async def create_topics(settings: Settings) -> dict[str, bool]:
         aiokafka.errors.KafkaError: the broker refused.
     """
     admin = AIOKafkaAdminClient(**client_args(settings.kafka))
-    await admin.start()
     try:
+        await admin.start()
         there = set(await admin.list_topics())
         names = {topic: settings.topic(topic) for topic in topics.TOPICS}
         await _create(admin, settings, [t for t in topics.TOPICS if names[t] not in there])
@@ -43,6 +43,21 @@ async def create_topics(settings: Settings) -> dict[str, bool]:
         if await _is_empty(bus):
             await bus.send(topics.CONTROL, LineageStarted(lineage=1 + await _greatest_lineage(bus)))
     return {name: name not in there for name in names.values()}
+
+
+async def missing_topics(settings: Settings) -> list[str]:
+    """Topics of the table that the broker does not have.
+
+    Raises:
+        aiokafka.errors.KafkaError: no broker answers, or it refuses.
+    """
+    admin = AIOKafkaAdminClient(**client_args(settings.kafka))
+    try:
+        await admin.start()
+        there = set(await admin.list_topics())
+    finally:
+        await admin.close()
+    return [name for topic in topics.TOPICS if (name := settings.topic(topic)) not in there]
 
 
 async def _create(admin: AIOKafkaAdminClient, settings: Settings, missing: list[topics.Topic]) -> None:

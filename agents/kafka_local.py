@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from shutil import rmtree
 
-from agents import kafka_watch
+from agents import watcher
 from agents.kafka_jars import KAFKA_FILES, fetch_jars, find_java
 from agents.kafka_probe import BrokerUnavailable, free_ports, is_free, wait_until_answers
 
@@ -91,7 +91,7 @@ class LocalBroker:
             return
         try:
             self._watcher.wait(GRACE_S + 10)
-        except subprocess.TimeoutExpired:  # takes Java with it (kafka_watch.py)
+        except subprocess.TimeoutExpired:  # takes Java with it (watcher.py)
             self._watcher.kill()
             self._watcher.wait()
         for pipe in (self._watcher.stdin, self._watcher.stdout):
@@ -126,7 +126,7 @@ class LocalBroker:
             raise BrokerUnavailable(f"Kafka's data folder could not be formatted: {done.stdout}{done.stderr}")
 
     def _spawn(self, config: Path) -> None:
-        watch = [sys.executable, "-I", "-S", kafka_watch.__file__, "--parent", str(os.getpid())]
+        watch = [sys.executable, "-I", "-S", watcher.__file__, "--parent", str(os.getpid())]
         watch += ["--grace", str(GRACE_S)]
         if self._temporary:
             watch += ["--litter", str(self.data_dir)]

@@ -93,7 +93,8 @@ def describe(error: ValidationError) -> str:
     parts = []
     for item in error.errors(include_url=False):
         where = ".".join(str(step) for step in item["loc"]) or "body"
-        parts.append(f"{where}: {item['msg']} (got {str(item['input'])[:80]!r})")
+        what = "unknown key" if item["type"] == "extra_forbidden" else item["msg"]
+        parts.append(f"{where}: {what} (got {str(item['input'])[:80]!r})")
     return "; ".join(parts)
 
 

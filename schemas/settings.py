@@ -105,12 +105,13 @@ def load_settings(path: Path | None = None, **given: Any) -> Settings:
     """Settings from a YAML file, the environment and what is given, the last winning.
 
     Raises:
-        OSError: the file cannot be read.
+        FileNotFoundError: there is no such file, or it is no regular one.
         pydantic.ValidationError: a field is unknown or impossible; the error names it.
     """
     if path is None:
         return Settings(**given)
-    path.stat()  # pydantic-settings silently skips a file that is missing
+    if not path.is_file():  # which pydantic-settings would silently skip
+        raise FileNotFoundError(f"--config: {path} is not a file, expected a YAML file of settings")
     config = SettingsConfigDict(**{**Settings.model_config, "yaml_file": path})
     configured: type[Settings] = type("FileSettings", (Settings,), {"model_config": config})
     return configured(**given)

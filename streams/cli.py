@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
+from aiokafka.errors import KafkaError
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -79,8 +80,24 @@ def _bad_input() -> Iterator[None]:
         yield
     except ValidationError as error:
         raise _refused(describe(error)) from error
+    except KafkaError as error:
+        raise _refused(f"Kafka: {error}") from error
     except (ValueError, OSError, yaml.YAMLError) as error:
         raise _refused(str(error)) from error
+
+
+async def _check_topics(settings: Settings) -> None:
+    from agents.admin import missing_topics
+
+    if missing := await missing_topics(settings):
+        where = settings.kafka.bootstrap_servers
+        raise ValueError(f"{', '.join(missing)}: not on {where}; `coral topics create` makes them")
+
+
+def _need_topics(settings: Settings) -> None:
+    """End the command unless Kafka answers and has the topics: clients would wait without a word."""
+    with _bad_input():
+        asyncio.run(_check_topics(settings))
 
 
 def _trace() -> None:
@@ -98,6 +115,7 @@ def fold(context: typer.Context) -> None:
     from streams.fold import run
 
     _trace()
+    _need_topics(context.obj)
     run(context.obj)
 
 
@@ -107,6 +125,7 @@ def control(context: typer.Context) -> None:
     from streams.control import run
 
     _trace()
+    _need_topics(context.obj)
     with _bad_input():
         run(context.obj)
 
@@ -123,6 +142,7 @@ def provision(
 
     settings: Settings = context.obj
     _trace()
+    _need_topics(settings)
     with _bad_input():
         if static is None and local is None:
             raise ValueError("--static, --local: none given, expected at least one")
@@ -188,6 +208,7 @@ def feed(context: typer.Context, plan: File) -> None:
         async with Bus(settings.kafka, settings.topic_prefix, "feed") as bus:
             await run_feeds(bus, feeds, catalog)
 
+    _need_topics(settings)
     with _bad_input():
         feeds, catalog = load_yaml(FeedPlan, plan), load_catalog(settings.catalog)
         asyncio.run(play())
@@ -203,6 +224,7 @@ def plans(
     """Follow the plan topic."""
     from streams.watch import follow
 
+    _need_topics(context.obj)
     asyncio.run(follow(context.obj, as_json=as_json, once=once))
 
 
@@ -211,7 +233,9 @@ def topics_create(context: typer.Context) -> None:
     """Create what is missing and start the control log's lineage."""
     from agents.admin import create_topics
 
-    for name, created in asyncio.run(create_topics(context.obj)).items():
+    with _bad_input():
+        made = asyncio.run(create_topics(context.obj))
+    for name, created in made.items():
         typer.echo(f"{name}: {'created' if created else 'there'}")
 
 
@@ -243,6 +267,7 @@ def log_export(
     """Write the control log as JSON lines, every byte kept."""
     from streams.audit import export
 
+    _need_topics(context.obj)
     written = asyncio.run(export(context.obj, output))
     typer.echo(f"{written} records", err=True)
 
@@ -256,6 +281,8 @@ def replay(
     """Decide everything again from the log and compare; exit code 1 and the first difference otherwise."""
     from streams.audit import replay_from
 
+    if file is None:
+        _need_topics(context.obj)
     with _bad_input():
         report = asyncio.run(replay_from(context.obj, file))
     if as_json:

@@ -8,6 +8,7 @@ on `coral.plans`.
 from collections.abc import Iterable
 
 from aiokafka.structs import ConsumerRecord
+from pydantic import computed_field
 
 from agents.bus import Bus, read_to_end
 from schemas import codec, topics
@@ -44,6 +45,7 @@ class Report(Frozen):
     """The running digest after the last record."""
     difference: str | None = None
 
+    @computed_field  # type: ignore[prop-decorator]  # so that it is printed, too
     @property
     def equal(self) -> bool:
         return self.difference is None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from agents import kafka_watch
+from agents import watcher
 from agents.files import load_yaml
 from agents.provision_static import Inventory
 
@@ -37,12 +37,12 @@ class Parts:
 
     def start(self, name: str, *arguments: str) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
-        watcher = [sys.executable, "-I", "-S", kafka_watch.__file__]
-        watched = ["--parent", str(os.getpid()), "--grace", str(GRACE_S), "--"]
+        watched = [sys.executable, "-I", "-S", watcher.__file__]
+        terms = ["--parent", str(os.getpid()), "--grace", str(GRACE_S), "--"]
         command = [sys.executable, "-m", "streams.cli", *arguments]
         with (self.logs / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [*watcher, *watched, *command],
+                [*watched, *terms, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

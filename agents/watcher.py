@@ -1,10 +1,11 @@
 """Runs one command for exactly as long as the process that asked for it lives.
 
-A broker must be gone even when its starter is killed with SIGKILL. Linux can signal a child when its parent
-dies (PR_SET_PDEATHSIG), but counts the *thread* that forked as the parent, and elsewhere there is no such
-thing. So this watcher stands between: it ends the command when its standard input closes (the starter's wish)
-or its parent is another (the starter is dead; a pipe alone would be held open by what the starter forked).
-The watcher has one thread, so the command may in turn die with the watcher by PR_SET_PDEATHSIG.
+What we start for ourselves, a broker or a part of the demo, must be gone even when we are killed with
+SIGKILL. Linux can signal a child when its parent dies (PR_SET_PDEATHSIG), but counts the *thread* that forked
+as the parent, and elsewhere there is no such thing. So this watcher stands between: it ends the command when
+its standard input closes (the starter's wish) or its parent is another (the starter is dead; a pipe alone
+would be held open by what the starter forked). The watcher has one thread, so the command may in turn die
+with the watcher by PR_SET_PDEATHSIG.
 
 Runs as a script under `python -I -S`: nothing but the standard library, up in some 30 ms.
 """
