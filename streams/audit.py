@@ -25,9 +25,14 @@ async def replay_from(settings: Settings, file: Path | None) -> Report:
     Raises:
         OSError, logfile.LogFileError: the file cannot be read, or a line of it is no record.
         log.LogTruncatedError: records that are needed are no longer kept.
+        ValueError: there are no records.
     """
     if file is not None:
         with file.open() as lines:
-            return replay(logfile.read(lines))
-    async with Bus(settings.kafka, settings.topic_prefix, "replay") as bus:
-        return await replay_live(bus)
+            report = replay(logfile.read(lines))
+    else:
+        async with Bus(settings.kafka, settings.topic_prefix, "replay") as bus:
+            report = await replay_live(bus)
+    if report.records == 0:  # "equal" would be true, and worth nothing
+        raise ValueError(f"{file or settings.topic(topics.CONTROL)}: no records to replay")
+    return report
