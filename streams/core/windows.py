@@ -64,9 +64,13 @@ class Windows:
         """Count a sample that the broker stamped `broker_ms`.
 
         Raises:
-            Refused: it is too far in the future, or its latencies are impossible.
+            Refused: it is too far in the future, covers more than a window, or its latencies are impossible.
         """
         refuse_future(sample.at_ms, broker_ms, self.rules.future_ms)
+        if (
+            sample.interval_ms > self.rules.window_ms
+        ):  # whichever window it were put in, the rate would be wrong
+            raise Refused(f"interval_ms: {sample.interval_ms}, expected at most {self.rules.window_ms}")
         _refuse_wild("ttft_ms", sample.ttft_ms)
         _refuse_wild("tpot_ms", sample.tpot_ms)
         self._watermark.hear(sample.source, sample.at_ms, broker_ms)

@@ -114,6 +114,11 @@ def test_a_sample_from_the_future_is_refused_and_moves_nothing() -> None:
     assert windows.closed_ms < T0 + 10_000
 
 
+def test_a_sample_that_covers_more_than_a_window_is_refused() -> None:
+    with pytest.raises(Refused, match=r"interval_ms: 60000, expected at most \d+"):
+        Windows(0, RULES).add(sample(0, interval_ms=60_000), T0)
+
+
 @pytest.mark.parametrize("field", ["ttft_ms", "tpot_ms"])
 def test_impossible_latencies_are_refused(field: str) -> None:
     wild: dict[str, Any] = {field: Sketch(buckets={MAX_BUCKET + 1: 1})}
