@@ -21,7 +21,7 @@ from streams.core.record import LogRecord, Malformed
 Header = tuple[str, bytes]
 
 
-class LogTruncatedError(Exception):
+class LogTruncatedError(ValueError):
     """Records that are needed are no longer kept; the text names the offsets."""
 
 
