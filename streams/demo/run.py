@@ -27,14 +27,15 @@ from streams.demo.view import View
 from streams.provisioning import local_cloud
 from streams.story import Story
 
-FAILED, NO_BROKER = 1, 2
+FAILED, NO_BROKER, INTERRUPTED = 1, 2, 130
 
 
 def run_demo(given: Settings, *, seconds: float | None, as_json: bool) -> int:
     """Run until `seconds` passed, Ctrl-C or SIGTERM, clean up, and print the summary.
 
     Returns:
-        The exit code: 0; 1 if a part failed or the replay differs; 2 if no Kafka is to be had.
+        The exit code: 0; 1 if a part failed or the replay differs; 2 if no Kafka is to be had; 130 if
+        it was stopped before there was anything to sum up.
     """
     console = Console(stderr=as_json)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -54,6 +55,9 @@ def run_demo(given: Settings, *, seconds: float | None, as_json: bool) -> int:
     except PartFailedError as error:
         console.print(str(error), markup=False)
         return FAILED
+    except KeyboardInterrupt:
+        console.print("stopped while starting")
+        return INTERRUPTED
 
 
 @contextmanager
