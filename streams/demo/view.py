@@ -1,13 +1,14 @@
 """What the demo shows while it runs: demand, plan, cost and stages, from the story of the log alone."""
 
-from collections import Counter
 from typing import Self
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from schemas.events import StageReport
 from schemas.plans import Plan
 from streams.core.demand import arrival_rate
 from streams.story import Story
@@ -43,11 +44,15 @@ def _screen(story: Story, passed_s: float) -> Group:
     head = Text(f"Coral, {passed_s:.0f} s", style="bold")
     if story.plan is None:
         return Group(head, Text("waiting for the first window, offers and nodes ..."))
-    return Group(head, Text(line_of(story.plan)), _demand(story), _stages(story, story.plan), _reasons(story))
+    return Group(head, Text(line_of(story.plan)), _demand(story), _nodes(story, story.plan), _reasons(story))
+
+
+def _table(title: str, *columns: str) -> Table:
+    return Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def _demand(story: Story) -> Table:
-    table = Table("service", "requests/s now", "planned for", "unmet", title="Demand", title_justify="left")
+    table = _table("Demand", "service", "requests/s now", "planned for", "unmet")
     unmet = {u.service.key: u.share for u in story.plan.target.unmet} if story.plan is not None else {}
     for key, planned in sorted(story.state.planned_for.items()):
         windows = story.state.demand.get(key.rpartition("/")[0], [])
@@ -55,27 +60,24 @@ def _demand(story: Story) -> Table:
     return table
 
 
-def _stages(story: Story, plan: Plan) -> Table:
-    table = Table("node", "pool", "configuration", "USD/h", "stages", title="Nodes", title_justify="left")
+def _nodes(story: Story, plan: Plan) -> Table:
+    table = _table("Nodes", "node", "where", "what", "USD/h", "model/layers")
     for claim in plan.claims:
         node = story.state.nodes.get(claim.node or "")
-        stages = Counter(
-            f"{plan_role(plan, s.instance)} layers, {s.state}" for s in (node.report.stages if node else ())
-        )
-        table.add_row(
-            claim.node or "(claimed)",
-            claim.pool.key,
-            claim.configuration,
-            f"{claim.usd_per_hour:.2f}",
-            ", ".join(stages) or "-",
-        )
+        runs = [_stage(plan, report) for report in (node.report.stages if node else ())]
+        where = f"{claim.pool.cloud} {claim.pool.region} {claim.pool.market}"
+        usd = f"{claim.usd_per_hour:.2f}"
+        table.add_row(claim.node or "(claimed)", where, claim.configuration, usd, ", ".join(runs) or "-")
     return table
 
 
-def plan_role(plan: Plan, instance_id: str) -> str:
-    """Model and layers of an instance, as far as the plan still has it."""
-    found = next((i for i in plan.instances if i.id == instance_id), None)
-    return instance_id if found is None else f"{found.service.model} {[s.layers for s in found.stages]}"
+def _stage(plan: Plan, report: StageReport) -> str:
+    """What a node says of one stage, with the model and the layers that the plan gives it."""
+    instance = next((i for i in plan.instances if i.id == report.instance), None)
+    if instance is None:
+        return f"{report.instance} {report.state}"
+    stage = instance.stages[report.stage]
+    return f"{instance.service.model}/{stage.layers} {report.state}"
 
 
 def _reasons(story: Story) -> Text:
