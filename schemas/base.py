@@ -13,13 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s/|]+$")]
 """An identifier that may stand in a key: no white space, no `/`, no `|`."""
 
-Millis = Annotated[int, Field(ge=0)]
+MAX_INT = 2**53 - 1
+"""The greatest whole number that JSON readers of every language keep exactly; sums of such stay finite."""
+
+Millis = Annotated[int, Field(ge=0, le=MAX_INT)]
 """Milliseconds since the Unix epoch (times, names ending in `_ms`), or a span of them."""
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 Rate = Annotated[float, Field(ge=0)]
-Usd = Annotated[float, Field(gt=0)]
-"""US dollars an hour for one whole node; zero or less is a feed's mistake, never a price."""
+Usd = Annotated[float, Field(gt=0, le=1e6)]
+"""US dollars an hour for one whole node; zero, less, or a million is a feed's mistake, never a price."""
 
 
 class Frozen(BaseModel):

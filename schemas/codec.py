@@ -93,7 +93,9 @@ def describe(error: ValidationError) -> str:
     parts = []
     for item in error.errors(include_url=False):
         where = ".".join(str(step) for step in item["loc"]) or "body"
-        what = "unknown key" if item["type"] == "extra_forbidden" else item["msg"]
+        what = (
+            "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
+        )
         parts.append(f"{where}: {what} (got {str(item['input'])[:80]!r})")
     return "; ".join(parts)
 

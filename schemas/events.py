@@ -8,12 +8,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Count, Frozen, Millis, Name, Usd, digest
+from schemas.base import MAX_INT, Count, Frozen, Millis, Name, Usd, digest
 from schemas.policy import CorePolicy
 from schemas.problems import Answer, Pool
 from schemas.sketch import Sketch
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
 
 
 # --- coral.telemetry: routers and scrapers -> fold -------------------------------------------------

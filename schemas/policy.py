@@ -47,6 +47,8 @@ class CorePolicy(Frozen):
     """A target that is not needed for demand must save this share to be accepted."""
     price_jump: Annotated[float, Field(gt=1)] = 10.0
     """A price this many times above or below the last of its offer is quarantined."""
+    price_doubt_ms: Millis = 3_600_000
+    """A quarantined price that is said again and again for so long is believed."""
     solve_interval_ms: Millis = 10_000
     """Least time between two solves that demand, price or availability asks for."""
     urgent_interval_ms: Millis = 500
@@ -64,9 +66,14 @@ class CorePolicy(Frozen):
     """A claim without a registered node for so long is given up."""
     refusal_memory_ms: Millis = 60_000
     """How long a refused pool counts as out of stock, unless the refusal says otherwise."""
+    start_deadline_ms: Millis = 1_800_000
+    """An instance that is not ready after so long is ended and tried again."""
     drain_deadline_ms: Millis = 600_000
+    """A drain that is not over after so long is an alert; a minute later its nodes are given back."""
     attempts: Annotated[int, Field(ge=1)] = 3
     """Tries to run an instance on its nodes before it is moved."""
     backoff_ms: Millis = 2_000
     """Wait before the second attempt; doubled for each further one."""
     republish_ms: Millis = 60_000
+    coalesce_ms: Millis = 250
+    """Least time between two plans of one roll-out: steps that come together go out together."""

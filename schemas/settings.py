@@ -1,17 +1,24 @@
 """One settings model: defaults < YAML file < `CORAL_...` environment variables < command line.
 
-Nested names are joined by two underscores: `CORAL_KAFKA__BOOTSTRAP_SERVERS=host:9092`.
+Nested names are joined by two underscores: `CORAL_KAFKA__BOOTSTRAP_SERVERS=host:9092`. What is unknown is
+refused, in the file and in the environment alike: a misspelt setting must not be a silent default.
 Only the composition root (`streams.cli`) reads settings; everything else is handed what it needs.
 """
 
+import json
+import os
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     YamlConfigSettingsSource,
 )
 
@@ -21,12 +28,39 @@ from schemas.topics import AUDIT_MS, Topic
 
 _CLOSED = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+PREFIX = "CORAL_"
+NO_SETTINGS = frozenset(
+    {
+        "CORAL_CONFIG",  # the command line's --config
+        "CORAL_LOCAL_NODE",  # by which the local cloud knows its nodes again
+        "CORAL_BROKER",  # this and the rest: the tests'
+        "CORAL_KAFKA_IMAGE",
+        "CORAL_REQUIRE",
+        "CORAL_CHAOS_ROUNDS",
+        "CORAL_REWRITE_GOLDEN",
+    }
+)
+"""Environment variables with our prefix that set something else."""
+
+
+def _addresses(servers: str) -> str:
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) <= 65_535):
+            raise ValueError("expected host:port[,host:port] with ports from 1 to 65535")
+    return servers
+
+
+def _whole(number: float) -> float:
+    """15000.0 as 15000, since the policy is strict about what it counts; 1 is as good a share as 1.0."""
+    return int(number) if number.is_integer() else number
+
 
 class KafkaSettings(BaseModel):
     """How to reach Kafka; the security fields are passed to the clients as they are."""
 
     model_config = _CLOSED
-    bootstrap_servers: str = "127.0.0.1:9092"
+    bootstrap_servers: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1:9092"
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     sasl_username: str | None = None
@@ -60,7 +94,7 @@ class ControlSettings(BaseModel):
     """Model -> SLO classes to serve; empty serves every level of the catalog."""
     configurations: list[str] = []
     """Node configurations to plan with; empty means all of the catalog."""
-    policy: dict[str, float | int] = {}
+    policy: dict[str, Annotated[float, AfterValidator(_whole)]] = {}
     """Overrides of `schemas.policy.CorePolicy`, by field."""
     solve_fuse_s: Annotated[float, Field(gt=0)] = 20.0
     snapshot_every: Annotated[int, Field(ge=1)] = 1000
@@ -98,7 +132,27 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  the signature is pydantic's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings, YamlConfigSettingsSource(settings_cls))
+        return (init_settings, env_settings, _File(settings_cls))
+
+
+class _File(YamlConfigSettingsSource):
+    """The settings file, with errors of one line that name it."""
+
+    def _read_file(self, path: Path | Traversable) -> dict[str, Any]:
+        try:
+            plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"--config: {path}: byte {error.start} is not UTF-8, expected text") from error
+        except yaml.MarkedYAMLError as error:
+            line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+            raise ValueError(f"--config: {path}{line}: {error.problem}, expected YAML") from error
+        except yaml.YAMLError as error:
+            raise ValueError(f"--config: {path}: {' '.join(str(error).split())}, expected YAML") from error
+        if plain is None:  # empty, or all of it comments
+            return {}
+        if not isinstance(plain, dict) or not all(isinstance(name, str) for name in plain):
+            raise ValueError(f"--config: {path}: {str(plain)[:80]!r}, expected `name: value` lines")
+        return plain
 
 
 def load_settings(path: Path | None = None, **given: Any) -> Settings:
@@ -106,12 +160,37 @@ def load_settings(path: Path | None = None, **given: Any) -> Settings:
 
     Raises:
         FileNotFoundError: there is no such file, or it is no regular one.
+        ValueError: the file is no YAML of settings, or a variable is unknown or no JSON; it is named.
         pydantic.ValidationError: a field is unknown or impossible; the error names it.
     """
+    _check_names(os.environ)
+    try:
+        return _class_for(path)(**given)
+    except SettingsError as error:
+        raise _not_json(error, os.environ) from error
+
+
+def _class_for(path: Path | None) -> type[Settings]:
     if path is None:
-        return Settings(**given)
+        return Settings
     if not path.is_file():  # which pydantic-settings would silently skip
         raise FileNotFoundError(f"--config: {path} is not a file, expected a YAML file of settings")
     config = SettingsConfigDict(**{**Settings.model_config, "yaml_file": path})
-    configured: type[Settings] = type("FileSettings", (Settings,), {"model_config": config})
-    return configured(**given)
+    return type("FileSettings", (Settings,), {"model_config": config})
+
+
+def _check_names(environment: Mapping[str, str]) -> None:
+    """pydantic-settings refuses unknown nested names by itself, and passes over all others."""
+    for name in sorted(environment):
+        field = name.upper().removeprefix(PREFIX).partition("__")[0].lower()
+        if name.upper().startswith(PREFIX) and name not in NO_SETTINGS and field not in Settings.model_fields:
+            known = ", ".join(f"{PREFIX}{known.upper()}" for known in Settings.model_fields)
+            raise ValueError(f"{name}: no such setting, expected one of {known}")
+
+
+def _not_json(error: SettingsError, environment: Mapping[str, str]) -> ValueError:
+    cause = error.__cause__
+    if not isinstance(cause, json.JSONDecodeError):
+        return error
+    names = [n for n, value in environment.items() if n.upper().startswith(PREFIX) and value == cause.doc]
+    return ValueError(f"{', '.join(names)}: {cause.doc[:80]!r}, expected JSON ({cause})")

@@ -15,17 +15,23 @@ from streams.core.fleet import is_going, is_healthy
 from streams.core.state import ClaimState, InstanceState, State, Wish
 
 
-def bind(state: State) -> None:
-    """Make instances and claims match `state.wishes`; what cannot be bound needs another solve."""
+def bind(state: State) -> int:
+    """Make instances and claims match `state.wishes`; returns how many instances could not be bound."""
     for instance in state.instances.values():
         instance.wanted = False
     missing = [wish for wish in state.wishes for _ in range(_keep(state, wish))]
     for victim in [i.id for i in state.instances.values() if not i.wanted and i.role is None]:
         del state.instances[victim]  # It never was in a plan, so there is nothing to end.
     serial = count(1)
-    for wish in missing:
-        if not _create(state, wish, f"{state.lineage}-{state.offset + 1}-{next(serial)}"):
-            state.need("claim_refused")
+    return sum(
+        not _create(state, wish, f"{state.lineage}-{state.offset + 1}-{next(serial)}") for wish in missing
+    )
+
+
+def needs_serving_nodes(state: State) -> bool:
+    """Whether some new instance waits for a node on which a victim serves: it cannot come without a gap."""
+    waiting = {claim for i in state.instances.values() if i.wanted and i.role is None for claim in i.claims}
+    return any(not i.wanted and i.role == "serving" and waiting & i.claims for i in state.instances.values())
 
 
 def is_whole(state: State, instance: InstanceState) -> bool:
@@ -126,6 +132,8 @@ def _victims_claim(state: State, pool: Pool, configuration: str, taken: list[str
 
 
 def _can_ask(state: State, pool: Pool, configuration: str, asked: list[ClaimState]) -> bool:
+    if offers.price(state, pool, configuration) is None:
+        return False  # an answer that names what nobody offers
     more = offers.obtainable(state, pool, configuration) or 0
     waiting = [c.claim for c in (*state.claims.values(), *asked) if c.claim.node is None]
     return more > sum(c.pool == pool and c.configuration == configuration for c in waiting)

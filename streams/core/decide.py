@@ -7,9 +7,10 @@ from schemas.events import Solved
 from schemas.plans import Target
 from schemas.policy import CorePolicy
 from schemas.problems import Answer, Chosen, Problem, Running, Service, ServiceDemand, Stock
+from streams.core import binding
 from streams.core.binding import stands
 from streams.core.state import PendingSolve, State, Wish, stock_key
-from streams.core.triggers import FORCED
+from streams.core.triggers import CALM, FORCED
 
 Allocation = dict[tuple[str, str], int]
 """(template id, pool key) -> instances."""
@@ -47,7 +48,7 @@ def _running(state: State) -> tuple[Running, ...]:
 
 
 def accept(state: State, policy: CorePolicy, event: Solved) -> bool:
-    """Take an answer as the new target, if it is the one asked for and worth the move.
+    """Take an answer as the new target and bind it, if it is the one asked for and worth the move.
 
     Returns:
         Whether the target changed. An answer of an older epoch, or to another question, is dropped
@@ -56,18 +57,40 @@ def accept(state: State, policy: CorePolicy, event: Solved) -> bool:
     pending = state.pending_solve
     if pending is None or event.epoch != state.epoch or event.problem != pending.problem.id:
         return False
-    state.pending_solve, state.failed_solves = None, 0
+    state.pending_solve = None
     answer = event.answer
     # Also when the move is not worth it: the question is answered, and not to be put again.
     state.planned_for = {d.service.key: d.rate for d in pending.problem.demands}
     if not _is_worth_it(state, policy, pending, answer):
         return False
     if state.target is not None and answer.unmet == state.target.unmet and _same(state, answer):
+        state.failed_solves = 0
         return False
+    if pending.reason in CALM and _interrupts(state, answer):
+        return False
+    _adopt(state, pending, answer)
+    if binding.bind(state):
+        # Stock that the core counted and cannot bind: ask again, less and less often.
+        state.failed_solves += 1
+        state.need("claim_refused")
+    else:
+        state.failed_solves = 0
+    return True
+
+
+def _adopt(state: State, pending: PendingSolve, answer: Answer) -> None:
     state.target = _target(state, pending, answer)
     state.wishes = [_wish(chosen) for chosen in answer.chosen]
     state.templates |= {chosen.template.id: chosen.template for chosen in answer.chosen}
-    return True
+
+
+def _interrupts(state: State, answer: Answer) -> bool:
+    """Whether the move would take nodes from what serves before its replacement is there."""
+    trial = state.model_copy(deep=True)
+    trial.wishes = [_wish(chosen) for chosen in answer.chosen]
+    trial.templates |= {chosen.template.id: chosen.template for chosen in answer.chosen}
+    binding.bind(trial)
+    return binding.needs_serving_nodes(trial)
 
 
 def _is_worth_it(state: State, policy: CorePolicy, pending: PendingSolve, answer: Answer) -> bool:
@@ -75,8 +98,8 @@ def _is_worth_it(state: State, policy: CorePolicy, pending: PendingSolve, answer
     if state.target is None or pending.reason in FORCED:
         return True
     unmet, before = (sum(u.share for u in found) for found in (answer.unmet, state.target.unmet))
-    if unmet < before:
-        return True
+    if unmet != before:
+        return unmet < before  # never serve less to save
     return answer.usd_per_hour <= _cost_now(state, pending.problem) * (1 - policy.minimum_saving)
 
 

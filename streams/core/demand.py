@@ -11,13 +11,22 @@ from streams.core.state import State
 
 
 def absorb(state: State, window: DemandClosed) -> None:
-    """Keep a window unless it, or a later one of its key, is there: the first record wins."""
+    """Keep a window unless it, or a later one of its key, is there: the first record wins.
+
+    What is not served is not kept: a name that a client made up must not fill the state.
+    """
+    if state.policy is not None and window.key not in served_keys(state.policy):
+        return
     windows = state.demand.setdefault(window.key, [])
     if windows and window.start_ms < windows[-1].end_ms:
         return
     windows.append(window)
     if state.policy is not None:
         del windows[: max(0, len(windows) - _kept(state.policy, window))]
+
+
+def served_keys(policy: CorePolicy) -> set[str]:
+    return {f"{served.model}/{served.slo_class}" for served in policy.served}
 
 
 def _kept(policy: CorePolicy, window: DemandClosed) -> int:
@@ -112,5 +121,5 @@ def is_stale(state: State, windows: list[DemandClosed], policy: CorePolicy) -> b
 
 def stale_keys(state: State, policy: CorePolicy) -> list[str]:
     """Served classes whose telemetry was there and stopped."""
-    keys = [f"{served.model}/{served.slo_class}" for served in policy.served]
-    return [k for k in keys if state.demand.get(k) and is_stale(state, state.demand[k], policy)]
+    keys = sorted(served_keys(policy) & state.demand.keys())
+    return [k for k in keys if state.demand[k] and is_stale(state, state.demand[k], policy)]

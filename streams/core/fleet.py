@@ -42,7 +42,7 @@ def absorb(state: State, event: FleetEvent) -> None:
         case ClaimReleased():
             _absorb_release(state, event)
         case NodeGone():
-            lose(state, event.node, event.reason, claim=event.claim)
+            _absorb_gone(state, event)
         case _:
             assert_never(event)
 
@@ -70,27 +70,46 @@ def _silence(state: State, name: str, since_ms: int) -> None:
 
 
 def _absorb_grant(state: State, event: ClaimGranted) -> None:
+    """The first grant stands until its node is lost: a second node for a claim is somebody's mistake."""
     held = state.claims.get(event.claim)
-    if held is not None:
+    if held is not None and held.claim.node is None:
         held.claim = held.claim.model_copy(update={"node": event.node})
 
 
 def _absorb_release(state: State, event: ClaimReleased) -> None:
-    """A node started for a claim ends with it: nobody waits for its heartbeats. A static one stays."""
+    """A node started for a claim ends with it: nobody waits for its heartbeats. A static one stays.
+
+    What the plan still held, and was given back all the same, is lost.
+    """
+    lose_claim(state, event.claim, "given back by its provisioner")
     node = state.nodes.get(event.node or "")
     if node is not None and node.report.claim == event.claim:
         del state.nodes[node.report.node]
 
 
-def lose(state: State, name: str, reason: str, claim: str | None = None) -> None:
+def _absorb_gone(state: State, event: NodeGone) -> None:
+    lose(state, event.node, event.reason)
+    asked = state.claims.get(event.claim or "")
+    if asked is not None and asked.claim.node is None:
+        lose_claim(state, asked.claim.id, f"node {event.node}: {event.reason}")
+
+
+def lose(state: State, name: str, reason: str) -> None:
     """A node is no more: its claims go, and every instance on it fails."""
     state.nodes.pop(name, None)
-    _need_if_used(state, name, "node_lost")
-    for key in [key for key, c in state.claims.items() if c.claim.node == name or key == claim]:
-        del state.claims[key]
-        for instance in state.instances.values():
-            if key in instance.claims:
-                instance.failed = instance.failed or f"node {name}: {reason}"
+    for key in [key for key, c in state.claims.items() if c.claim.node == name]:
+        lose_claim(state, key, f"node {name}: {reason}")
+
+
+def lose_claim(state: State, claim: str, reason: str) -> None:
+    """A claim is void: every instance on it fails, and the target cannot stand if it wants one of them."""
+    if state.claims.pop(claim, None) is None:
+        return
+    for instance in state.instances.values():
+        if claim in instance.claims:
+            instance.failed = instance.failed or reason
+            if instance.wanted:
+                state.need("node_lost")
 
 
 def drain(state: State, name: str, by: str | None) -> None:

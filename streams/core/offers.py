@@ -1,37 +1,49 @@
 """What can be had, where, at what price: offers, refusals, and the stock A_r(c) they add up to."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from schemas.events import AvailabilityChanged, ClaimRefused, PriceChanged
 from schemas.policy import CorePolicy
 from schemas.problems import Pool, Stock
-from streams.core.fleet import is_going
-from streams.core.state import ClaimState, OfferState, State, stock_key
+from streams.core.fleet import is_going, is_healthy
+from streams.core.state import OfferState, State, stock_key
 
 
-def absorb(state: State, event: AvailabilityChanged | PriceChanged) -> str | None:
-    """Take the newer word of a source; returns why a price was quarantined instead, if it was."""
+def absorb(state: State, event: AvailabilityChanged | PriceChanged) -> None:
+    """Take the newer word of a source."""
     offer = state.offers.setdefault(event.offer.key, OfferState(offer=event.offer))
     if isinstance(event, PriceChanged):
-        return _absorb_price(state, offer, event)
-    if event.at_ms >= offer.obtainable_at_ms:
+        if event.at_ms >= offer.price_at_ms:
+            _absorb_price(state, offer, event)
+    elif event.at_ms >= offer.obtainable_at_ms:
         offer.obtainable, offer.obtainable_at_ms = event.obtainable, event.at_ms
-    return None
 
 
-def _absorb_price(state: State, offer: OfferState, event: PriceChanged) -> str | None:
+def _absorb_price(state: State, offer: OfferState, event: PriceChanged) -> None:
     """A price far from the last is more likely a wrong unit than a market move: the last one stays."""
-    if event.at_ms < offer.price_at_ms:
-        return None
-    known, offer.price_at_ms = offer.usd_per_hour, event.at_ms
-    jump = state.policy.price_jump if state.policy is not None else None
-    if known is not None and jump is not None and not known / jump <= event.usd_per_hour <= known * jump:
-        return (
-            f"{event.offer.key}: {event.usd_per_hour} USD/h after {known} USD/h, "
-            f"expected a change of less than {jump} times"
-        )
-    offer.usd_per_hour = event.usd_per_hour
-    return None
+    offer.price_at_ms = event.at_ms
+    policy, usd = state.policy, event.usd_per_hour
+    if policy is None or offer.usd_per_hour is None or _is_near(usd, offer.usd_per_hour, policy):
+        offer.usd_per_hour, offer.doubted_usd = usd, None
+    elif offer.doubted_usd is None or not _is_near(usd, offer.doubted_usd, policy):
+        offer.doubted_usd, offer.doubted_since_ms = usd, state.now_ms
+    elif state.now_ms - offer.doubted_since_ms >= policy.price_doubt_ms:
+        offer.usd_per_hour, offer.doubted_usd = usd, None
+
+
+def _is_near(usd: float, known: float, policy: CorePolicy) -> bool:
+    return known / policy.price_jump <= usd <= known * policy.price_jump
+
+
+def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
+    """Prices in quarantine, by alert name."""
+    return {
+        f"PriceQuarantined:{key}": f"{key}: {offer.doubted_usd} USD/h after {offer.usd_per_hour} USD/h, "
+        f"expected a change of less than {policy.price_jump} times"
+        for key, offer in sorted(state.offers.items())
+        if offer.doubted_usd is not None
+    }
 
 
 def absorb_refusal(state: State, event: ClaimRefused, policy: CorePolicy) -> None:
@@ -62,11 +74,11 @@ def obtainable(state: State, pool: Pool, configuration: str) -> int | None:
 
 def price(state: State, pool: Pool, configuration: str) -> float | None:
     """The latest price any source gave, USD per hour."""
-    priced = [
-        (offer.price_at_ms, offer.offer.source, offer.usd_per_hour)
-        for offer in _of(state, pool, configuration)
-        if offer.usd_per_hour is not None
-    ]
+    return _latest_price(_of(state, pool, configuration))
+
+
+def _latest_price(offers: Iterable[OfferState]) -> float | None:
+    priced = [(o.price_at_ms, o.offer.source, o.usd_per_hour) for o in offers if o.usd_per_hour is not None]
     return max(priced)[2] if priced else None
 
 
@@ -80,23 +92,38 @@ def stocks(state: State) -> list[Stock]:
 
     A granted node is held before it registers: its pool offers it no more, and it may take minutes.
     """
-    found = {
-        stock_key(o.offer.pool, o.offer.configuration): (o.offer.pool, o.offer.configuration)
-        for o in state.offers.values()
-    }
-    result = []
-    for _, (pool, configuration) in sorted(found.items()):
-        more, usd = obtainable(state, pool, configuration), price(state, pool, configuration)
-        if more is None or usd is None:
-            continue
-        held = sum(_is_held(state, c, pool, configuration) for c in state.claims.values())
-        result.append(Stock(pool=pool, configuration=configuration, nodes=held + more, usd_per_hour=usd))
-    return result
+    offered: dict[str, list[OfferState]] = {}
+    for offer in state.offers.values():
+        offered.setdefault(stock_key(offer.offer.pool, offer.offer.configuration), []).append(offer)
+    held = _held(state)
+    return [
+        stock
+        for key, found in sorted(offered.items())
+        if (stock := _stock(found, held[key], refused=key in state.refused_until_ms)) is not None
+    ]
 
 
-def _is_held(state: State, held: ClaimState, pool: Pool, configuration: str) -> bool:
-    """Whether a claim has its node. A suspect one counts: what runs there stays until it is lost."""
-    if (held.claim.pool, held.claim.configuration) != (pool, configuration) or held.claim.node is None:
-        return False
-    node = state.nodes.get(held.claim.node)
-    return node is None or not is_going(node)
+def _stock(offers: list[OfferState], held: int, *, refused: bool) -> Stock | None:
+    known = [offer.obtainable for offer in offers if offer.obtainable is not None]
+    usd = _latest_price(offers)
+    if not known or usd is None:
+        return None
+    named = offers[0].offer
+    more = 0 if refused else min(known)
+    return Stock(pool=named.pool, configuration=named.configuration, nodes=held + more, usd_per_hour=usd)
+
+
+def _held(state: State) -> Counter[str]:
+    """Granted nodes that will stay, by stock key.
+
+    A suspect one counts only for what runs on it, which stays until the node is lost: nothing new goes there.
+    """
+    used = {claim for i in state.instances.values() if i.wanted for claim in i.claims}
+    held: Counter[str] = Counter()
+    for key, asked in state.claims.items():
+        name = asked.claim.node
+        node = state.nodes.get(name) if name is not None else None
+        stays = node is None or (not is_going(node) and (key in used or is_healthy(state, node.report.node)))
+        if name is not None and stays:
+            held[stock_key(asked.claim.pool, asked.claim.configuration)] += 1
+    return held

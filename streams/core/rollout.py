@@ -4,7 +4,8 @@ Laws:
 
 1. An instance enters the plan when all its nodes are there and free of others, all or none: on no
    prefix of a roll-out is a device given twice or more used than there is.
-2. What is replaced keeps serving until its service's new instances are ready, unless they need its nodes.
+2. What is replaced keeps serving until its service's new instances are ready. Where they need its nodes, one
+   new instance at a time gets them.
 3. An instance is the restart unit: when a rank fails, all end; then the next attempt, with back-off,
    or, attempts used up, another place.
 4. A claim stays in the plan until nothing of ours runs on its node.
@@ -15,8 +16,11 @@ from schemas.plans import Instance, Plan, Role, Target
 from schemas.policy import CorePolicy
 from streams.core import offers
 from streams.core.binding import is_whole, users
-from streams.core.fleet import is_healthy
+from streams.core.fleet import is_healthy, lose_claim
 from streams.core.state import ENDED, InstanceState, State
+
+STUCK_MS = 60_000
+"""How long after its deadline a drain may still report its end; then its nodes are given back as they are."""
 
 Reports = dict[str, StageReport | None]
 """Rank (`claim/stage`) -> what its node says of it in this attempt; None when it says nothing."""
@@ -37,10 +41,10 @@ def advance(state: State, policy: CorePolicy) -> None:
         if instance.role is None:
             _enter(state, instance)
         elif instance.wanted and instance.ready and instance.role == "starting":
-            instance.role = "serving"
+            instance.take("serving", state.now_ms)
     for instance in _all(state):
         if not instance.wanted and instance.role in ("starting", "serving") and _may_drain(state, instance):
-            instance.role = "draining"
+            instance.take("draining", state.now_ms)
     _release_claims(state)
     used = {i.template_id for i in state.instances.values()} | {w.template_id for w in state.wishes}
     state.templates = {key: t for key, t in state.templates.items() if key in used}
@@ -79,9 +83,9 @@ def _observe(state: State, policy: CorePolicy, instance: InstanceState) -> None:
     everywhere = len(said) == sum(len(stage.ranks) for stage in instance.stages)
     instance.ready = everywhere and all(r is not None and r.state == "ready" for r in said.values())
     if instance.role != "draining" and instance.failed is None:
-        instance.failed = _failure(instance, said)
+        instance.failed = _failure(instance, said) or _too_slow(state, policy, instance)
     if instance.failed is not None and instance.role != "draining":
-        instance.role = "draining"
+        instance.take("draining", state.now_ms)
         instance.retry_at_ms = state.now_ms + policy.backoff_ms * 2 ** (instance.attempt - 1)
     instance.seen = tuple(sorted({*instance.seen, *(k for k, r in said.items() if r is not None)}))
 
@@ -92,6 +96,13 @@ def _failure(instance: InstanceState, said: Reports) -> str | None:
             return f"{rank}: vanished"
         if report is not None and report.state in ENDED | {"draining"}:
             return f"{rank}: {report.state}: {report.reason or 'no reason given'}"
+    return None
+
+
+def _too_slow(state: State, policy: CorePolicy, instance: InstanceState) -> str | None:
+    waited_ms = state.now_ms - instance.role_since_ms
+    if instance.role == "starting" and not instance.ready and waited_ms >= policy.start_deadline_ms:
+        return f"not ready after {waited_ms // 1000} s"
     return None
 
 
@@ -119,24 +130,41 @@ def _enter(state: State, instance: InstanceState) -> None:
             return
         if any(other.role is not None for other in users(state, claim) if other is not instance):
             return
-    instance.role = "starting"
+    instance.take("starting", state.now_ms)
 
 
 def _may_drain(state: State, victim: InstanceState) -> bool:
     """Law 2; one that is not ready yet serves nobody, and is cancelled."""
+    if not victim.ready:
+        return True
     heirs = [i for i in state.instances.values() if i.wanted and i.service == victim.service]
-    needed = any(
-        claim in other.claims
-        for other in state.instances.values()
-        if other.wanted and other.role is None
-        for claim in victim.claims
+    if all(heir.role == "serving" and heir.ready for heir in heirs):
+        return True
+    waiting = [i for i in state.instances.values() if i.wanted and i.role is None]
+    # The first that waits for a victim's node; the next one's turn comes when it serves.
+    first = next((i for i in waiting if any(_serves(state, claim) for claim in i.claims)), None)
+    under_way = any(heir.role == "starting" for heir in heirs) or _makes_room(state, waiting)
+    return first is not None and not victim.claims.isdisjoint(first.claims) and not under_way
+
+
+def _serves(state: State, claim: str) -> bool:
+    return any(i.role == "serving" and not i.wanted for i in users(state, claim))
+
+
+def _makes_room(state: State, waiting: list[InstanceState]) -> bool:
+    """Whether victims are draining already for one that waits for their nodes."""
+    return any(
+        i.role == "draining" and i.failed is None
+        for w in waiting
+        for claim in w.claims
+        for i in users(state, claim)
     )
-    return not victim.ready or needed or all(heir.role == "serving" and heir.ready for heir in heirs)
 
 
 def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
     """Law 3: once everything ended, the next attempt, another place, or nothing."""
-    if not _has_ended(instance, said, planned=is_whole(state, instance)):
+    stuck_ms = state.now_ms - instance.role_since_ms - policy.drain_deadline_ms
+    if not _has_ended(instance, said, planned=is_whole(state, instance)) and stuck_ms < STUCK_MS:
         return
     if instance.failed is None or not instance.wanted:
         del state.instances[instance.id]
@@ -152,7 +180,8 @@ def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Report
         state.need("instance_failed")
     elif state.now_ms >= instance.retry_at_ms:
         instance.attempt += 1
-        instance.role, instance.failed, instance.seen = None, None, ()
+        instance.take(None, state.now_ms)
+        instance.failed, instance.seen = None, ()
 
 
 def _is_hopeless(policy: CorePolicy, instance: InstanceState, said: Reports) -> bool:
@@ -179,12 +208,22 @@ def _give_up_claims(state: State, policy: CorePolicy) -> None:
         if missing and state.now_ms - held.asked_ms >= policy.grant_timeout_ms:
             offers.refuse(state, held.claim.pool, held.claim.configuration, policy.refusal_memory_ms)
             give_back(state, key)
+            lose_claim(state, key, "its node is nowhere to be seen")
 
 
 def _release_claims(state: State) -> None:
     """Law 4."""
     used = {claim for instance in state.instances.values() for claim in instance.claims}
     state.claims = {key: held for key, held in state.claims.items() if key in used}
+
+
+def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
+    """Drains past their deadline, by alert name."""
+    return {
+        f"InstanceStuck:{i.id}": f"{i.id} drains for {(state.now_ms - i.role_since_ms) // 1000} s"
+        for i in state.instances.values()
+        if i.role == "draining" and state.now_ms - i.role_since_ms >= policy.drain_deadline_ms
+    }
 
 
 # --- the plan --------------------------------------------------------------------------------------

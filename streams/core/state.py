@@ -26,6 +26,9 @@ class OfferState(Mutable):
     offer: Offer
     usd_per_hour: float | None = None
     price_at_ms: int = 0
+    doubted_usd: float | None = None
+    """A price too far from the last to be believed yet."""
+    doubted_since_ms: int = 0
     obtainable: int | None = None
     obtainable_at_ms: int = 0
 
@@ -73,6 +76,8 @@ class InstanceState(Mutable):
     role: Role | None = None
     """None: bound, but not in the plan yet, since its nodes are not all there and free."""
     attempt: int = 1
+    role_since_ms: int = 0
+    """Log time at which it took its role."""
     seen: tuple[str, ...] = ()
     """Ranks (`claim/stage`) that were reported for this attempt."""
     ready: bool = False
@@ -83,6 +88,11 @@ class InstanceState(Mutable):
     @property
     def claims(self) -> frozenset[str]:
         return frozenset(rank.claim for stage in self.stages for rank in stage.ranks)
+
+    def take(self, role: Role | None, now_ms: int) -> None:
+        """Change the role, and note since when."""
+        if role != self.role:
+            self.role, self.role_since_ms = role, now_ms
 
 
 class PendingSolve(Mutable):

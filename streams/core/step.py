@@ -34,7 +34,7 @@ from schemas.events import (
     Tick,
 )
 from schemas.policy import CorePolicy
-from streams.core import binding, decide, demand, fleet, offers, rollout, triggers, wakeups
+from streams.core import decide, demand, fleet, offers, rollout, triggers, wakeups
 from streams.core.effects import Alert, Effect, Publish, PutAside, Solve, WakeAt
 from streams.core.record import LogRecord, Malformed
 from streams.core.state import PendingPublish, State
@@ -82,6 +82,8 @@ def _lead(state: State, event: Leading, offset: int) -> list[Effect]:
     state.leader, state.epoch = event.token, offset
     state.fleet, state.policy, state.library = event.fleet, event.policy, event.library
     state.wake_at_ms = None
+    kept = demand.served_keys(event.policy)
+    state.demand = {key: windows for key, windows in state.demand.items() if key in kept}
     effects: list[Effect] = [PutAside(offset=o, reason=r) for o, r in sorted(state.put_aside.items())]
     if state.pending_solve is not None:
         effects.append(Solve(epoch=state.epoch, problem=state.pending_solve.problem))
@@ -95,8 +97,7 @@ def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:  # noqa: C
         case DemandClosed():
             demand.absorb(state, event)
         case AvailabilityChanged() | PriceChanged():
-            doubt = offers.absorb(state, event)
-            return [] if doubt is None else [Alert(name="PriceQuarantined", text=doubt)]
+            offers.absorb(state, event)
         case (
             NodeReported()
             | NodeSilent()
@@ -142,8 +143,7 @@ def _absorb_answer(state: State, event: Solved) -> list[Effect]:
                 epoch=event.epoch, problem=event.problem, reason=f"runtime {alien[0]} is not deployable"
             ),
         )
-    if decide.accept(state, state.policy, event):
-        binding.bind(state)
+    decide.accept(state, state.policy, event)
     return []
 
 
@@ -209,7 +209,8 @@ def _publish(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect
     """Publish a plan that says more than the last; the last one again for a new leader and once a minute."""
     if state.target is None:
         return []
-    if isinstance(record.event, Leading) or rollout.says_more(state):
+    leads = isinstance(record.event, Leading)
+    if leads or (state.now_ms >= wakeups.next_plan_ms(state, policy) and rollout.says_more(state)):
         state.plan = rollout.current_plan(state, state.target)
         state.sequence = state.plan.sequence
         state.pending_publish = PendingPublish(plan=state.plan, cause_offset=record.offset)
@@ -222,7 +223,9 @@ def _publish(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect
 
 def _alert(state: State, policy: CorePolicy) -> list[Effect]:
     """Tell each standing alert once, until it clears."""
-    standing = {**triggers.standing_alerts(state, policy), **fleet.standing_alerts(state, policy)}
+    standing: dict[str, str] = {}
+    for room in (triggers, fleet, offers, rollout):
+        standing |= room.standing_alerts(state, policy)
     told = [Alert(name=n, text=t) for n, t in sorted(standing.items()) if n not in state.alerts]
     state.alerts = standing
     return list(told)

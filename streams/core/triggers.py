@@ -12,6 +12,9 @@ from streams.core.state import State, stock_key
 NEEDS = frozenset({"node_lost", "claim_refused", "instance_failed", "notice", "operator"})
 """Something the target rests on broke; kept in `state.needs` until it was solved for."""
 
+CALM = frozenset({"price", "availability", "periodic"})
+"""Reasons that are worth a saving, and no interruption of what serves."""
+
 FORCED = NEEDS | {"demand_up"}
 """Reasons for which an answer is taken even if it saves nothing: the target cannot stand."""
 
@@ -90,7 +93,7 @@ def _periodic_reason(state: State, policy: CorePolicy) -> str | None:
 
 
 def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
-    """What people should know as long as it holds, by name."""
+    """Stale telemetry and unmet demand, by alert name."""
     alerts = {f"TelemetryStale:{k}": f"no closed window of {k}" for k in demand.stale_keys(state, policy)}
     if state.target is not None:
         for unmet in state.target.unmet:

@@ -1,7 +1,7 @@
 """When silence itself is news: the earliest log time at which the core must look again."""
 
 from schemas.policy import CorePolicy
-from streams.core import triggers
+from streams.core import rollout, triggers
 from streams.core.state import State
 
 
@@ -14,9 +14,15 @@ def earliest(state: State, policy: CorePolicy) -> int | None:
         *_solves(state, policy),
     ]
     if state.plan is not None:
-        due.append(state.published_ms + policy.republish_ms)
+        due += [state.published_ms + policy.republish_ms]
+        due += [next_plan_ms(state, policy)] if rollout.says_more(state) else []
     later = [at for at in due if at > state.now_ms]
     return min(later) if later else None
+
+
+def next_plan_ms(state: State, policy: CorePolicy) -> int:
+    """From when on a plan that says more may go out."""
+    return state.published_ms + policy.coalesce_ms if state.plan is not None else 0
 
 
 def _silence(state: State, policy: CorePolicy) -> list[int]:
@@ -29,9 +35,20 @@ def _silence(state: State, policy: CorePolicy) -> list[int]:
 
 
 def _instances(state: State, policy: CorePolicy) -> list[int]:
+    draining = [i for i in state.instances.values() if i.role == "draining"]
     waiting = (c for c in state.claims.values() if c.claim.node is None or c.claim.node not in state.nodes)
     return [
         *(i.retry_at_ms for i in state.instances.values() if i.failed is not None),
+        *(
+            i.role_since_ms + policy.start_deadline_ms
+            for i in state.instances.values()
+            if i.role == "starting"
+        ),
+        *(
+            i.role_since_ms + policy.drain_deadline_ms + extra
+            for i in draining
+            for extra in (0, rollout.STUCK_MS)
+        ),
         *(c.asked_ms + policy.grant_timeout_ms for c in waiting),
     ]
 

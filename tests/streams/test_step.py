@@ -1,7 +1,18 @@
 """The core as scripts: events in, decisions out."""
 
-from schemas.events import DemandClosed, NodeGone, NodeSilent, Offer, OperatorRequested, PriceChanged, Solved
-from schemas.problems import Answer, Problem, Template
+from schemas.events import (
+    ClaimGranted,
+    ClaimReleased,
+    DemandClosed,
+    NodeGone,
+    NodeSilent,
+    Offer,
+    OperatorRequested,
+    PriceChanged,
+    Solved,
+)
+from schemas.policy import ServedClass
+from schemas.problems import Answer, Problem, Service, Template, Unmet
 from streams.core.effects import Publish, PutAside, Solve
 from streams.core.record import Malformed
 from streams.core.state import State
@@ -120,8 +131,148 @@ def test_a_price_in_a_wrong_unit_is_quarantined() -> None:
     offer = Offer(pool=WEST, configuration="1xL4", source="test")
     world.say(PriceChanged(offer=offer, usd_per_hour=0.01, at_ms=world.now_ms + 1))
     world.demand(3.0, windows=2)
-    assert "PriceQuarantined" in world.alerts
+    assert world.alerts == ["PriceQuarantined:aws/west/*/spot|1xL4|test"]
     assert world.targets == ["first"]
+
+
+def test_a_quarantined_price_that_is_said_for_an_hour_is_believed() -> None:
+    world = settled(3.0)
+    offer = Offer(pool=WEST, configuration="1xL4", source="test")
+    for _ in range(62):
+        world.say(PriceChanged(offer=offer, usd_per_hour=0.15, at_ms=world.now_ms + 1))
+        world.demand(3.0, windows=6)
+    assert world.targets == ["first", "price"]
+    assert {c.pool for c in world.plans[-1].claims} == {WEST}
+
+
+def test_a_model_nobody_serves_is_not_kept() -> None:
+    world = settled(1.0)
+    world.demand(9.0, model="made-up")
+    assert set(world.state.demand) == {"m/interactive"}
+
+
+def test_a_suspect_node_is_no_place_for_anything_new_and_no_reason_to_ask_again_and_again() -> None:
+    served = [
+        ServedClass(model=name, slo_class="interactive", mean_input_tokens=100.0, mean_output_tokens=10.0)
+        for name in ("k", "m")
+    ]
+    world = World(policy(served=tuple(served)))
+    world.offer(EAST, 1.0, 1)
+    world.demand(1.0, windows=2)
+    name = next(iter(world.nodes))
+    world.dead.add(name)
+    world.say(NodeSilent(partition=0, node=name, last_heard_ms=world.now_ms))
+    world.silent_partitions = True
+    before = sum(isinstance(e, Solve) for _, e in world.effects)
+    world.demand(1.0, model="k")
+    world.wait(300_000)
+    assert sum(isinstance(e, Solve) for _, e in world.effects) - before <= 3
+
+
+def test_an_answer_that_cannot_be_bound_is_asked_for_less_and_less_often() -> None:
+    def elsewhere(problem: Problem) -> Answer:
+        answer = greedy(problem)
+        nowhere = EAST.model_copy(update={"region": "nowhere"})
+        return answer.model_copy(
+            update={"chosen": tuple(c.model_copy(update={"pool": nowhere}) for c in answer.chosen)}
+        )
+
+    world = World(policy(adjust_interval_ms=360_000), solver=elsewhere)
+    world.offer(EAST, 1.0, 2)
+    world.demand(1.0)
+    world.wait(600_000)
+    assert sum(isinstance(e, Solve) for _, e in world.effects) <= 14
+
+
+def test_no_saving_is_worth_an_interruption() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 4)
+    world.demand(4.0, windows=2)
+    before = len(world.plans)
+    world.solver = lambda p: greedy(p, ("1xL4", "1xL4"), 2.0).model_copy(update={"usd_per_hour": 3.0})
+    world.offer(EAST, 0.9, 4)
+    world.demand(4.0, windows=6)
+    assert world.targets == ["first"]
+    assert all(sum(i.role == "serving" for i in p.instances) == 4 for p in world.plans[before - 1 :])
+
+
+def test_where_nodes_must_change_hands_one_instance_at_a_time_does() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 4)
+    world.demand(4.0, windows=2)
+    before = len(world.plans)
+    world.solver = lambda p: greedy(p, ("1xL4", "1xL4"), 2.5)
+    world.demand(5.0, windows=6)
+    assert world.targets == ["first", "demand_up"]
+    capacity = [
+        sum(i.rating.throughput for i in p.instances if i.role == "serving")
+        for p in world.plans[before - 1 :]
+    ]
+    assert min(capacity) >= 2.0, "half of it serves at every moment"
+    assert world.serving() == 2
+
+
+def test_an_answer_that_serves_less_is_not_taken_to_save() -> None:
+    world = settled(3.0)
+    unmet = Unmet(service=Service(model="m", slo_class="interactive"), rate=3.0, share=1.0, binding="test")
+    world.solver = lambda p: greedy(p).model_copy(
+        update={"chosen": (), "unmet": (unmet,), "usd_per_hour": 0.0}
+    )
+    world.offer(EAST, 0.9, 4)
+    world.demand(3.0, windows=3)
+    assert world.targets == ["first"]
+    assert world.serving() == 3
+
+
+def test_an_instance_that_is_never_ready_is_tried_again_elsewhere() -> None:
+    world = World(policy(start_deadline_ms=60_000))
+    world.startup_ms = 10**9
+    world.offer(EAST, 1.0, 1)
+    world.offer(WEST, 2.0, 1)
+    world.demand(1.0, windows=20)
+    attempts = {i.attempt for p in world.plans for i in p.instances}
+    assert attempts == {1, 2, 3}
+    world.startup_ms = 2_000
+    world.demand(1.0, windows=8)
+    assert world.serving() == 1
+
+
+def test_a_drain_that_never_ends_is_told_and_its_nodes_are_given_back() -> None:
+    world = World(policy(scale_down_after_ms=10_000, drain_deadline_ms=60_000))
+    world.offer(EAST, 1.0, 4)
+    world.demand(2.0, windows=2)
+    world.drain_ms = 10**9
+    world.demand(1.0, windows=20)
+    assert any(name.startswith("InstanceStuck") for name in world.alerts)
+    assert len(world.plans[-1].claims) == 1
+
+
+def test_a_claim_given_back_in_use_is_lost_and_replaced() -> None:
+    world = settled(2.0)
+    claim = next(iter(world.state.claims.values())).claim
+    world.say(ClaimReleased(claim=claim.id, node=claim.node))
+    world._release(claim.node or "")
+    world.demand(2.0, windows=2)
+    assert world.targets == ["first", "node_lost"]
+    assert world.serving() == 2
+
+
+def test_the_first_node_of_a_claim_keeps_it() -> None:
+    world = settled(1.0)
+    claim = next(iter(world.state.claims.values())).claim
+    before = len(world.plans)
+    world.say(ClaimGranted(claim=claim.id, node="twin"))
+    world.say(NodeGone(claim=claim.id, node="twin", reason="a mistake"))
+    world.demand(1.0, windows=2)
+    assert world.plans[before:] == []
+
+
+def test_steps_that_come_together_go_out_together() -> None:
+    world = World(policy())
+    world.offer(EAST, 1.0, 40)
+    world.demand(30.0, windows=2)
+    assert world.serving() == 30
+    assert len(world.plans) <= 12
 
 
 def test_a_window_counts_once() -> None:
