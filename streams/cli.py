@@ -61,11 +61,8 @@ def main(
     for chatty in ("aiokafka", "faust", "mode"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
     with _bad_input():
-        settings = load_settings(config)
-        if bootstrap_servers is not None:
-            kafka = settings.kafka.model_copy(update={"bootstrap_servers": bootstrap_servers})
-            settings = settings.model_copy(update={"kafka": kafka})
-    context.obj = settings
+        given = {} if bootstrap_servers is None else {"kafka": {"bootstrap_servers": bootstrap_servers}}
+        context.obj = load_settings(config, **given)
 
 
 def _refused(text: str) -> typer.Exit:

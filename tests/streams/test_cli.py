@@ -1,0 +1,96 @@
+"""What a person gets wrong at the command line: one line that names it, exit code 2. No Kafka here."""
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from schemas.catalog import load_catalog
+from schemas.settings import load_settings
+from streams.cli import app
+from streams.control import policy_of
+
+BAD_INPUT = 2
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("CORAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def coral(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, env=env)
+
+
+def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
+    """The one line with which a command is refused."""
+    result = coral(*arguments, env=env)
+    assert result.exit_code == BAD_INPUT, result.output
+    assert result.stderr.startswith("coral: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+# --- settings --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"- 1\n", "'[1]', expected `name: value` lines"),
+        (b"just words\n", "'just words', expected `name: value` lines"),
+        (b"1: 2\n", "expected `name: value` lines"),
+        (b"fleet: a\nkafka: [1\n", "line 3: expected ',' or ']'"),
+        (b"fleet: a\0\n", "special characters are not allowed"),
+        (b"fleet: \xff\n", "byte 7 is not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_settings_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_bytes(content)
+    line = refused("--config", str(file), "topics", "list")
+    assert str(file) in line
+    assert said in line
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text("# all defaults\n")
+    assert load_settings(file).model_dump() == load_settings().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("CORAL_NOSUCH", "1", "CORAL_NOSUCH: no such setting, expected one of CORAL_FLEET"),
+        ("CORAL_KAFKA_BOOTSTRAP_SERVERS", "a:1", "CORAL_KAFKA_BOOTSTRAP_SERVERS: no such setting"),
+        ("CORAL_KAFKA__NOSUCH", "1", "kafka.nosuch: unknown key"),
+        ("CORAL_CONTROL__POLICY", "{bad", "CORAL_CONTROL__POLICY: '{bad', expected JSON"),
+        ("CORAL_FOLD", "x", "CORAL_FOLD: 'x', expected JSON"),
+        ("CORAL_KAFKA__BOOTSTRAP_SERVERS", "", "kafka.bootstrap_servers: expected host:port"),
+    ],
+)
+def test_a_variable_that_sets_nothing_is_named(name: str, value: str, said: str) -> None:
+    assert said in refused("topics", "list", env={name: value})
+
+
+def test_variables_of_the_tests_and_of_the_parts_are_no_settings() -> None:
+    assert coral("topics", "list", env={"CORAL_REQUIRE": "kafka", "CORAL_LOCAL_NODE": "x"}).exit_code == 0
+
+
+@pytest.mark.parametrize("servers", ["", "nonsense", "h:99999", "h:0", "h:1,", ":9092", "h:-1"])
+def test_an_impossible_address_is_refused(servers: str) -> None:
+    assert "kafka.bootstrap_servers: expected host:port" in refused("--bootstrap-servers", servers, "plans")
+
+
+def test_an_error_in_the_policy_is_said_once() -> None:
+    line = refused("topics", "list", env={"CORAL_CONTROL__POLICY": '{"headroom": "x"}'})
+    assert line.count("control.policy.headroom") == 1
+
+
+def test_the_policy_takes_whole_numbers_and_shares() -> None:
+    given = {"headroom": 1, "price_change": 0.5, "solve_interval_ms": 15_000}
+    settings = load_settings(control={"policy": given})
+    policy = policy_of(settings, load_catalog(settings.catalog))
+    assert (policy.headroom, policy.price_change, policy.solve_interval_ms) == (1.0, 0.5, 15_000)
