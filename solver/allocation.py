@@ -21,12 +21,16 @@ from solver.answers import RELATIVE_GAP, SHARE_TOLERANCE, make_answer, unmet_sha
 from solver.columns import Columns, ProblemError, covers, make_columns, startup_ratio
 from solver.library import Library
 
-__all__ = ["ProblemError", "solve"]
+__all__ = ["NoAnswerError", "ProblemError", "solve"]
 
 NODE_LIMIT = 5_000
 """Branch-and-bound nodes a solve: a work limit keeps answers deterministic, where a time limit would not."""
 WORST_WEIGHT = 100.0
 """The largest unmet share against the sum of shares, when there is too little."""
+
+
+class NoAnswerError(RuntimeError):
+    """The work limit ended the search before there was anything to answer with; what runs had better stay."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ def solve(problem: Problem, library: Library, *, clock: Callable[[], float] | No
 
     Raises:
         ProblemError: the problem names another library, or gives a demand or stock twice.
+        NoAnswerError: the work limit was hit before anything was found.
     """
     start = clock() if clock else 0.0
     columns = make_columns(problem, library)
@@ -62,7 +67,7 @@ def _optimise(columns: Columns) -> Solution:
     model.unmet.unfix()
     scarce = _run(model, model.shortfall)
     if scarce is None:  # nothing at all is always feasible, so only the work limit gets here
-        return Solution((0,) * len(columns.columns), 0.0)
+        raise NoAnswerError(f"no allocation found within the solver's work limit of {NODE_LIMIT} nodes")
     limit_shortfall(model, columns, scarce.counts)
     return _run(model, model.cost) or Solution(scarce.counts, 0.0)
 

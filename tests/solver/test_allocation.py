@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from schemas.problems import Answer, Problem, Service
-from solver.allocation import solve
+from solver import allocation
+from solver.allocation import NoAnswerError, solve
 from solver.columns import Columns, ProblemError, make_columns
 from solver.library import Library, Refused
 from solver.methods import METHODS, method
@@ -150,6 +151,14 @@ def test_an_impossible_slo_is_named(box: Any) -> None:
         "o": "no template fits",
         "p": "the library was not built for this service",
     }
+
+
+def test_a_search_that_found_nothing_is_no_answer(box: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All zeros would pass for one, and drain whatever runs."""
+    problem, library = random_case(1, box)
+    monkeypatch.setattr(allocation, "_run", lambda *_: None)
+    with pytest.raises(NoAnswerError, match="work limit of 5000 nodes"):
+        solve(problem, library)
 
 
 def test_no_demand_starts_nothing(box: Any) -> None:
