@@ -7,7 +7,11 @@ moves the ledger, `decide` says what follows, each action goes on disk first and
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from agents.engine import Engine, EngineFactory, EngineSpec, spec_of
 from agents.ledger import Action, Drain, Gone, Held, Ledger, Observation, RankKey, Ready, Start, Stop, advance
@@ -26,11 +30,19 @@ Clock = Callable[[], int]
 AGENT_RESTARTED = "the node agent restarted, and its engine ended with it"
 
 
-@dataclass(frozen=True)
-class NodeIdentity:
-    """What a node says about itself; `claim` is what its provisioner started it for, None if static."""
+NodeName = Annotated[Name, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A name that is a folder's too, and never `.` or `..`."""
 
-    name: Name
+
+@dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
+class NodeIdentity:
+    """What a node says about itself; `claim` is what its provisioner started it for, None if static.
+
+    Raises:
+        pydantic.ValidationError: a field is impossible: it comes from a person, or from another process.
+    """
+
+    name: NodeName
     pool: Pool
     configuration: Name
     devices: int

@@ -9,6 +9,7 @@ Bad input ends with exit code 2 and one line that names the field, the value and
 
 import asyncio
 import logging
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from schemas.codec import describe
 from schemas.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from schemas.catalog import Market
+    from agents.reconciler import NodeIdentity
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -105,6 +106,18 @@ def _trace() -> None:
     trace.set_tracer_provider(TracerProvider())
 
 
+def _scale(given: float) -> float:
+    if not (math.isfinite(given) and given >= 0):
+        raise _refused(f"--time-scale: {given}, expected a finite number of at least 0")
+    return given
+
+
+def _seconds(given: float | None) -> float | None:
+    if given is not None and not (math.isfinite(given) and given > 0):
+        raise _refused(f"--seconds: {given}, expected a finite number above 0")
+    return given
+
+
 # --- workers ---------------------------------------------------------------------------------------
 @app.command()
 def fold(context: typer.Context) -> None:
@@ -132,7 +145,9 @@ def provision(
     context: typer.Context,
     static: Annotated[Path | None, typer.Option(help="Inventory of nodes that already run (YAML).")] = None,
     local: Annotated[Path | None, typer.Option(help="Stock of the local cloud (YAML).")] = None,
-    time_scale: Annotated[float, typer.Option(help="Passed to the nodes that `--local` starts.")] = 1.0,
+    time_scale: Annotated[
+        float, typer.Option(callback=_scale, help="Passed to the nodes that `--local` starts.")
+    ] = 1.0,
 ) -> None:
     """Bring and give back the nodes that plans claim."""
     from streams.provisioning import run
@@ -149,44 +164,64 @@ def provision(
 @app.command()
 def node(
     context: typer.Context,
-    name: Annotated[str, typer.Option(help="The node's name, unique in the fleet.")],
+    name: Annotated[
+        str, typer.Option(help="The node's name, unique in the fleet: letters, digits, `.`, `_`, `-`.")
+    ],
     cloud: Annotated[str, typer.Option()],
     region: Annotated[str, typer.Option()],
     configuration: Annotated[str, typer.Option(help="Node configuration of the catalog, such as 1xL4.")],
     zone: Annotated[str, typer.Option()] = "*",
     market: Annotated[str, typer.Option(help="on-demand, spot or reserved.")] = "on-demand",
     claim: Annotated[str | None, typer.Option(help="The claim this node was started for.")] = None,
-    time_scale: Annotated[float, typer.Option(help="Speed of the simulated engine's start.")] = 1.0,
+    time_scale: Annotated[
+        float,
+        typer.Option(callback=_scale, help="Factor on the simulated engine's time to start; 0 is at once."),
+    ] = 1.0,
 ) -> None:
-    """Be the agent of one node: start, watch and drain the stages that plans put on it."""
+    """Be the agent of one node: start, watch and drain the stages that plans put on it.
+
+    On purpose it looks for neither Kafka nor the topics first: what a node runs needs neither, so the agent
+    starts without and tries until they answer.
+    """
     from agents import node as agent
-    from agents.reconciler import NodeIdentity
     from agents.simulated import SimulatedEngine
-    from schemas.catalog import load_catalog
-    from schemas.problems import Pool
+    from agents.state_dir import StateError
 
     settings: Settings = context.obj
     _trace()
+    place = {"cloud": cloud, "region": region, "zone": zone, "market": market}
     with _bad_input():
-        catalog = load_catalog(settings.catalog)
-        if configuration not in {c.name for c in catalog.configurations}:
-            raise ValueError(f"--configuration: {configuration!r} is not in the catalog")
-        kind = catalog.configuration(configuration)
-        checked: Market = market  # type: ignore[assignment]  # pydantic checks it, and names it
-        identity = NodeIdentity(
-            name=name,
-            pool=Pool(cloud=cloud, region=region, zone=zone, market=checked),
-            configuration=configuration,
-            devices=kind.gpus,
-            memory_gb=kind.gpus * catalog.gpu(kind.gpu).memory_gb,
-            claim=claim,
+        identity = _identity(settings, name, place, configuration, claim)
+    try:
+        agent.run(
+            settings.kafka,
+            settings.topic_prefix,
+            identity,
+            settings.state_dir / "nodes" / name,
+            lambda: SimulatedEngine(time_scale=time_scale),
         )
-    agent.run(
-        settings.kafka,
-        settings.topic_prefix,
-        identity,
-        settings.state_dir / "nodes" / name,
-        lambda: SimulatedEngine(time_scale=time_scale),
+    except StateError as error:
+        raise _refused(str(error)) from error
+
+
+def _identity(
+    settings: Settings, name: str, place: dict[str, str], configuration: str, claim: str | None
+) -> "NodeIdentity":
+    from agents.reconciler import NodeIdentity
+    from schemas.catalog import load_catalog
+    from schemas.problems import Pool
+
+    catalog = load_catalog(settings.catalog)
+    if configuration not in {c.name for c in catalog.configurations}:
+        raise ValueError(f"--configuration: {configuration!r} is not in the catalog")
+    kind = catalog.configuration(configuration)
+    return NodeIdentity(
+        name=name,
+        pool=Pool.model_validate(place),
+        configuration=configuration,
+        devices=kind.gpus,
+        memory_gb=kind.gpus * catalog.gpu(kind.gpu).memory_gb,
+        claim=claim,
     )
 
 
@@ -298,13 +333,18 @@ def replay(
 def demo(
     context: typer.Context,
     seconds: Annotated[
-        float | None, typer.Option(help="Stop after so long; until Ctrl-C if not given.")
+        float | None,
+        typer.Option(callback=_seconds, help="Stop after so long; until Ctrl-C if not given."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="The summary as one JSON object, last line.")
     ] = False,
 ) -> None:
-    """Run the whole loop on this machine: Kafka, fold, control, provisioner, nodes and real input."""
+    """Run the whole loop on this machine: Kafka, fold, control, provisioner, nodes and real input.
+
+    Of the settings it takes `kafka` and `state_dir`; all others are the demo's own, those of
+    schemas/data/demo/settings.yaml.
+    """
     from streams.demo.run import run_demo
 
     _trace()

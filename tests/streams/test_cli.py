@@ -94,3 +94,35 @@ def test_the_policy_takes_whole_numbers_and_shares() -> None:
     settings = load_settings(control={"policy": given})
     policy = policy_of(settings, load_catalog(settings.catalog))
     assert (policy.headroom, policy.price_change, policy.solve_interval_ms) == (1.0, 0.5, 15_000)
+
+
+# --- options ---------------------------------------------------------------------------------------
+PLACE = ("--cloud", "gcp", "--region", "r")
+
+
+@pytest.mark.parametrize("name", ["a b", "", "..", ".", "-a", "a/b", "../a", "ä"])
+def test_a_node_needs_a_name_that_is_no_path(name: str) -> None:
+    line = refused("node", f"--name={name}", *PLACE, "--configuration", "1xL4")
+    assert line.startswith("coral: name: ")
+    assert repr(name) in line
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--configuration", "9xB9", "--configuration: '9xB9' is not in the catalog"),
+        ("--market", "bazaar", "market: "),
+        ("--claim", "", "claim: "),
+        ("--time-scale", "nan", "--time-scale: nan, expected a finite number of at least 0"),
+        ("--time-scale", "-3", "--time-scale: -3.0"),
+        ("--time-scale", "inf", "--time-scale: inf"),
+    ],
+)
+def test_an_impossible_node_is_refused(option: str, value: str, said: str) -> None:
+    given = {"--name": "a", "--configuration": "1xL4", option: value}
+    assert said in refused("node", *PLACE, *(text for pair in given.items() for text in pair))
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-5", "0", "inf"])
+def test_a_demo_takes_some_time(seconds: str) -> None:
+    assert "--seconds: " in refused("demo", "--seconds", seconds)
