@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -81,7 +81,23 @@ def _bad_input() -> Iterator[None]:
     except KafkaError as error:
         raise _refused(f"Kafka: {error}") from error
     except (ValueError, OSError, yaml.YAMLError) as error:
-        raise _refused(str(error)) from error
+        raise _refused(" ".join(str(error).split())) from error  # YAML's errors have several lines
+
+
+@contextmanager
+def _asking_kafka(settings: Settings) -> Iterator[None]:
+    """As `_bad_input`, where Kafka is asked first: that no broker answers is said once, by us."""
+    client = logging.getLogger("aiokafka")
+    level = client.level
+    client.setLevel(logging.CRITICAL)
+    with _bad_input():
+        try:
+            yield
+        except KafkaConnectionError as error:
+            servers = settings.kafka.bootstrap_servers
+            raise _refused(f"kafka.bootstrap_servers: no broker answers at {servers}") from error
+        finally:
+            client.setLevel(level)
 
 
 async def _check_topics(settings: Settings) -> None:
@@ -94,7 +110,7 @@ async def _check_topics(settings: Settings) -> None:
 
 def _need_topics(settings: Settings) -> None:
     """End the command unless Kafka answers and has the topics: clients would wait without a word."""
-    with _bad_input():
+    with _asking_kafka(settings):
         asyncio.run(_check_topics(settings))
 
 
@@ -265,7 +281,7 @@ def topics_create(context: typer.Context) -> None:
     """Create what is missing and start the control log's lineage."""
     from agents.admin import create_topics
 
-    with _bad_input():
+    with _asking_kafka(context.obj):
         made = asyncio.run(create_topics(context.obj))
     for name, created in made.items():
         typer.echo(f"{name}: {'created' if created else 'there'}")

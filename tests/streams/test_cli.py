@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from agents.kafka_probe import free_ports
 from schemas.catalog import load_catalog
 from schemas.settings import load_settings
 from streams.cli import app
@@ -19,6 +20,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("CORAL_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("streams.cli._trace", lambda: None)  # it is for a whole process, here of other tests
 
 
 def coral(*arguments: str, env: dict[str, str] | None = None) -> Result:
@@ -126,3 +128,22 @@ def test_an_impossible_node_is_refused(option: str, value: str, said: str) -> No
 @pytest.mark.parametrize("seconds", ["nan", "-5", "0", "inf"])
 def test_a_demo_takes_some_time(seconds: str) -> None:
     assert "--seconds: " in refused("demo", "--seconds", seconds)
+
+
+# --- Kafka -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("control",),
+        ("fold",),
+        ("plans",),
+        ("replay",),
+        ("log", "export"),
+        ("topics", "create"),
+    ],
+)
+def test_a_broker_that_is_away_is_named(command: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    line = refused("--bootstrap-servers", nobody, *command)
+    assert line == f"coral: kafka.bootstrap_servers: no broker answers at {nobody}\n"
+    assert not caplog.records
