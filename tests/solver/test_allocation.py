@@ -155,7 +155,8 @@ def test_an_impossible_slo_is_named(box: Any) -> None:
 
 def test_a_search_that_found_nothing_is_no_answer(box: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All zeros would pass for one, and drain whatever runs."""
-    problem, library = random_case(1, box)
+    problem, library = random_case(2, box)
+    assert make_columns(problem, library).columns
     monkeypatch.setattr(allocation, "_run", lambda *_: None)
     with pytest.raises(NoAnswerError, match="work limit of 5000 nodes"):
         solve(problem, library)
