@@ -12,7 +12,7 @@ from schemas.plans import Claim, Rank, Stage
 from schemas.problems import Pool, Template
 from streams.core import offers
 from streams.core.fleet import is_going, is_healthy
-from streams.core.state import ClaimState, InstanceState, State, Wish
+from streams.core.state import ClaimState, InstanceState, State, Wish, stock_key
 
 
 def bind(state: State) -> int:
@@ -22,10 +22,9 @@ def bind(state: State) -> int:
     missing = [wish for wish in state.wishes for _ in range(_keep(state, wish))]
     for victim in [i.id for i in state.instances.values() if not i.wanted and i.role is None]:
         del state.instances[victim]  # It never was in a plan, so there is nothing to end.
-    serial = count(1)
-    return sum(
-        not _create(state, wish, f"{state.lineage}-{state.offset + 1}-{next(serial)}") for wish in missing
-    )
+    places = _Places(state)
+    serial = (f"{state.lineage}-{state.offset + 1}-{n}" for n in count(1))
+    return sum(not _create(state, places, wish, next(serial)) for wish in missing)
 
 
 def needs_serving_nodes(state: State) -> bool:
@@ -79,22 +78,51 @@ def _progress(instance: InstanceState) -> int:
     return {"serving": 2, "starting": 1}.get(instance.role or "", 0)
 
 
-def _create(state: State, wish: Wish, serial: str) -> bool:
+class _Places:
+    """Where new instances may go, while they are bound: claims by stock, granted ones first."""
+
+    def __init__(self, state: State) -> None:
+        self.used = {claim for i in state.instances.values() for claim in i.claims}
+        self.wanted = {claim for i in state.instances.values() if i.wanted for claim in i.claims}
+        self._held: dict[str, list[str]] = {}
+        for key, held in sorted(state.claims.items(), key=lambda item: (item[1].claim.node is None, item[0])):
+            node = held.claim.node
+            if node is None or node not in state.nodes or is_healthy(state, node):
+                place = stock_key(held.claim.pool, held.claim.configuration)
+                self._held.setdefault(place, []).append(key)
+
+    def free(self, pool: Pool, configuration: str, taken: list[str]) -> str | None:
+        """A held claim that nobody uses."""
+        held = self._held.get(stock_key(pool, configuration), [])
+        return next((c for c in held if c not in taken and c not in self.used), None)
+
+    def victims(self, pool: Pool, configuration: str, taken: list[str]) -> str | None:
+        """A claim that only victims use."""
+        held = self._held.get(stock_key(pool, configuration), [])
+        return next((c for c in held if c not in taken and c not in self.wanted), None)
+
+    def take(self, claims: list[str]) -> None:
+        self.used.update(claims)
+        self.wanted.update(claims)
+
+
+def _create(state: State, places: _Places, wish: Wish, serial: str) -> bool:
     """Bind one new instance, all of its nodes or none."""
     template = state.templates[wish.template_id]
     taken: list[str] = []
     asked: list[ClaimState] = []
     for place, configuration in enumerate(template.nodes):
-        found = _free_claim(state, wish.pool, configuration, taken)
+        found = places.free(wish.pool, configuration, taken)
         if found is None and _can_ask(state, wish.pool, configuration, asked):
             claim = _new_claim(state, wish.pool, configuration, f"c{serial}-{place}")
             asked.append(claim)
             found = claim.claim.id
-        found = found or _victims_claim(state, wish.pool, configuration, taken)
+        found = found or places.victims(wish.pool, configuration, taken)
         if found is None:
             return False
         taken.append(found)
     state.claims |= {claim.claim.id: claim for claim in asked}
+    places.take(taken)
     instance = InstanceState(
         id=f"i{serial}",
         template_id=template.id,
@@ -105,30 +133,6 @@ def _create(state: State, wish: Wish, serial: str) -> bool:
     )
     state.instances[instance.id] = instance
     return True
-
-
-def _held(state: State, pool: Pool, configuration: str) -> list[str]:
-    """Claims of a pool and configuration that something new may go on, granted ones first."""
-    return sorted(
-        (
-            key
-            for key, c in state.claims.items()
-            if c.claim.pool == pool
-            and c.claim.configuration == configuration
-            and (c.claim.node is None or c.claim.node not in state.nodes or is_healthy(state, c.claim.node))
-        ),
-        key=lambda key: (state.claims[key].claim.node is None, key),
-    )
-
-
-def _free_claim(state: State, pool: Pool, configuration: str, taken: list[str]) -> str | None:
-    held = (c for c in _held(state, pool, configuration) if c not in taken)
-    return next((c for c in held if not users(state, c)), None)
-
-
-def _victims_claim(state: State, pool: Pool, configuration: str, taken: list[str]) -> str | None:
-    held = (c for c in _held(state, pool, configuration) if c not in taken)
-    return next((c for c in held if not any(i.wanted for i in users(state, c))), None)
 
 
 def _can_ask(state: State, pool: Pool, configuration: str, asked: list[ClaimState]) -> bool:

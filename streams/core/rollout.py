@@ -37,9 +37,10 @@ def advance(state: State, policy: CorePolicy) -> None:
     for instance in _all(state):
         if instance.role == "draining":
             _end(state, policy, instance, _reports(state, instance))
+    occupied = {claim for i in state.instances.values() if i.role is not None for claim in i.claims}
     for instance in _all(state):
         if instance.role is None:
-            _enter(state, instance)
+            _enter(state, instance, occupied)
         elif instance.wanted and instance.ready and instance.role == "starting":
             instance.take("serving", state.now_ms)
     for instance in _all(state):
@@ -118,19 +119,16 @@ def _has_ended(instance: InstanceState, said: Reports, *, planned: bool) -> bool
 
 
 # --- what follows ----------------------------------------------------------------------------------
-def _enter(state: State, instance: InstanceState) -> None:
-    """Law 1: all nodes there, healthy and free."""
+def _enter(state: State, instance: InstanceState, occupied: set[str]) -> None:
+    """Law 1: all nodes there, healthy and free. `occupied` are the claims of all instances in the plan."""
     if not is_whole(state, instance):
         del state.instances[instance.id]
         state.need("claim_refused")
         return
-    for claim in instance.claims:
-        node = state.claims[claim].claim.node
-        if node is None or not is_healthy(state, node):
-            return
-        if any(other.role is not None for other in users(state, claim) if other is not instance):
-            return
-    instance.take("starting", state.now_ms)
+    nodes = (state.claims[claim].claim.node for claim in instance.claims)
+    if occupied.isdisjoint(instance.claims) and all(node and is_healthy(state, node) for node in nodes):
+        instance.take("starting", state.now_ms)
+        occupied |= instance.claims
 
 
 def _may_drain(state: State, victim: InstanceState) -> bool:

@@ -5,6 +5,8 @@ Plain mutable models, so that a snapshot is `model_dump_json()` and nothing can 
 them is derived anew at each record and not kept.
 """
 
+from functools import cached_property
+
 from pydantic import BaseModel, ConfigDict
 
 from schemas.events import DemandClosed, Heartbeat, Offer
@@ -85,7 +87,7 @@ class InstanceState(Mutable):
     """Why this attempt failed; its other ranks are being ended."""
     retry_at_ms: int = 0
 
-    @property
+    @cached_property
     def claims(self) -> frozenset[str]:
         return frozenset(rank.claim for stage in self.stages for rank in stage.ranks)
 
