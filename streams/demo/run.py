@@ -5,6 +5,7 @@ processes and the recorded input. What is shown and summed up is read from the c
 """
 
 import asyncio
+import fcntl
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +30,7 @@ from streams.provisioning import local_cloud
 from streams.story import Story
 
 FAILED, NO_BROKER, INTERRUPTED = 1, 2, 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_demo(given: Settings, *, seconds: float | None, as_json: bool) -> int:
@@ -36,28 +39,63 @@ def run_demo(given: Settings, *, seconds: float | None, as_json: bool) -> int:
     Returns:
         The exit code: 0; 1 if a part failed or the replay differs; 2 if no Kafka is to be had; 130 if
         it was stopped before there was anything to sum up.
+
+    Raises:
+        BlockingIOError: another demo has the folder.
     """
     console = Console(stderr=as_json)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     folder = (given.state_dir / "demo").resolve()
     bootstrap = given.kafka.bootstrap_servers if "bootstrap_servers" in given.kafka.model_fields_set else None
+    _both_signals_interrupt()
     try:
-        with (
-            _own(folder),
-            start_broker(bootstrap, say=lambda text: console.print(text, markup=False)) as broker,
-        ):
-            console.print(f"Kafka ({broker.kind}) at {broker.bootstrap}; logs in {folder / 'logs'}")
+        with _locked(folder.with_suffix(".lock")), _own(folder), start_broker(bootstrap, say=say) as broker:
+            say(f"Kafka ({broker.kind}) at {broker.bootstrap}; logs in {folder / 'logs'}")
             settings = _settings(given, folder, broker.bootstrap)
-            return asyncio.run(_run(settings, console, seconds, as_json))
+            try:
+                return asyncio.run(_run(settings, console, seconds, as_json))
+            finally:
+                _ignore_signals()
     except BrokerUnavailable as error:
-        console.print(str(error), markup=False)
+        say(f"coral: {error}")
         return NO_BROKER
     except PartFailedError as error:
-        console.print(str(error), markup=False)
+        say(f"coral: {error}")
         return FAILED
     except KeyboardInterrupt:
-        console.print("stopped while starting")
+        say("stopped while starting")
         return INTERRUPTED
+
+
+def _both_signals_interrupt() -> None:
+    """Until there is a loop to handle them; also where a script's `&` had us started with SIGINT ignored."""
+    # This handler is the only one that asyncio.run replaces: while it runs, its task is cancelled instead.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def _ignore_signals() -> None:
+    """What is left to do takes a moment, and whoever asks twice wants it done."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _locked(lock: Path) -> Iterator[None]:
+    """Keep other demos out; the kernel lets go when the process dies.
+
+    Raises:
+        BlockingIOError: one runs already.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"{lock}: held by another demo; end it, or set another state_dir"
+            ) from error
+        yield
 
 
 @contextmanager
@@ -69,6 +107,7 @@ def _own(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        _ignore_signals()
         _end_nodes(folder)
 
 
@@ -121,7 +160,8 @@ async def _run(settings: Settings, console: Console, seconds: float | None, as_j
 async def _watch(settings: Settings, parts: Parts, story: Story, view: View, seconds: float | None) -> None:
     """Follow the log until the time is over or somebody asks to stop."""
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     following = asyncio.create_task(_follow(settings, story))
     began = time.monotonic()
     try:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.e2e.rig import HANG_S, STATE_DIR, coral, end_all, listening, local_nodes, members, ports_of, until
 
+INTERRUPTED = 130
+
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos, pytest.mark.timeout(600)]
 
 
@@ -35,6 +37,17 @@ class Demo:
         self._starts += 1
         self.process = coral("demo", "--json", env=self._env, out=self._out, err=self._err)
 
+    def start_as_a_script_does(self) -> None:
+        """With `&`: a shell without job control has its background processes ignore SIGINT."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def until_it_has_its_folder(self) -> None:
+        self._until((self.state_dir / "demo").exists, "its folder")
+
     def until_it_serves(self) -> None:
         self._until(lambda: " serving" in self._err.read_text(), "a plan that serves")
 
@@ -53,6 +66,9 @@ class Demo:
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(HANG_S)
+
+    def said(self) -> str:
+        return self._err.read_text()
 
     def summary(self) -> dict[str, object]:
         said: dict[str, object] = json.loads(self._out.read_text().splitlines()[-1])
@@ -85,6 +101,16 @@ def test_told_to_end_it_sums_up_and_leaves_nothing(demo: Demo, number: signal.Si
     assert summary["plans"] > 0  # type: ignore[operator]
     assert members(demo.state_dir) == []
     assert not ports & listening().keys()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_end_while_it_starts_it_leaves_nothing(demo: Demo, number: signal.Signals) -> None:
+    demo.start_as_a_script_does()
+    demo.until_it_has_its_folder()
+    assert demo.end(number) == INTERRUPTED
+    assert demo.said().endswith("stopped while starting\n")
+    assert "Traceback" not in demo.said()
+    assert members(demo.state_dir) == []
 
 
 def test_killed_it_takes_its_parts_along_and_the_next_one_ends_its_nodes(demo: Demo) -> None:
