@@ -1,6 +1,10 @@
 """What a person gets wrong at the command line: one line that names it, exit code 2. No Kafka here."""
 
+import fcntl
 import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,8 @@ from schemas.catalog import load_catalog
 from schemas.settings import load_settings
 from streams.cli import app
 from streams.control import policy_of
+from streams.entry import INTERRUPTED
+from tests.e2e.rig import HANG_S, REPO, ask
 
 BAD_INPUT = 2
 
@@ -147,3 +153,41 @@ def test_a_broker_that_is_away_is_named(command: tuple[str, ...], caplog: pytest
     line = refused("--bootstrap-servers", nobody, *command)
     assert line == f"coral: kafka.bootstrap_servers: no broker answers at {nobody}\n"
     assert not caplog.records
+
+
+# --- the demo's folder -----------------------------------------------------------------------------
+def test_a_second_demo_is_refused_and_touches_nothing(tmp_path: Path) -> None:
+    kept = tmp_path / "demo" / "control.jsonl"
+    kept.parent.mkdir()
+    kept.touch()
+    lock = tmp_path / "demo.lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = ask("demo", "--seconds", "1", env={"CORAL_STATE_DIR": str(tmp_path)})
+    assert second.returncode == BAD_INPUT
+    assert second.stderr.startswith(f"coral: {lock}: held by another demo")
+    assert second.stderr.count("\n") == 1
+    assert kept.exists()
+
+
+# --- Ctrl-C ----------------------------------------------------------------------------------------
+def test_a_ctrl_c_while_importing_leaves_no_traceback() -> None:
+    """Sent by the first import of the command line itself, wherever the machine's speed would put it."""
+    script = (
+        "import signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from streams.entry import run\n"
+        "run()\n"
+    )
+    command = [sys.executable, "-c", script]
+    ended = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert (ended.returncode, ended.stderr) == (INTERRUPTED, "")
+
+
+def test_the_console_script_is_the_one_that_answers_it() -> None:
+    (script,) = entry_points(group="console_scripts", name="coral")
+    assert script.value == "streams.entry:run"
