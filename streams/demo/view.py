@@ -37,7 +37,8 @@ class View:
             self._live.update(_screen(story, passed_s), refresh=True)
         elif story.plan is not None and story.plan.id != self._shown:
             self._shown = story.plan.id
-            self._console.print(f"{passed_s:6.1f} s  {line_of(story.plan)}", markup=False, highlight=False)
+            line = f"{passed_s:6.1f} s  {line_of(story.plan)}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _screen(story: Story, passed_s: float) -> Group:
