@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -208,14 +209,9 @@ def node(
     place = {"cloud": cloud, "region": region, "zone": zone, "market": market}
     with _bad_input():
         identity = _identity(settings, name, place, configuration, claim)
+    state_dir, engines = settings.state_dir / "nodes" / name, partial(SimulatedEngine, time_scale=time_scale)
     try:
-        agent.run(
-            settings.kafka,
-            settings.topic_prefix,
-            identity,
-            settings.state_dir / "nodes" / name,
-            lambda: SimulatedEngine(time_scale=time_scale),
-        )
+        agent.run(settings.kafka, settings.topic_prefix, identity, state_dir, engines)
     except StateError as error:
         raise _refused(str(error)) from error
 
