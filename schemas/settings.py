@@ -41,6 +41,8 @@ NO_SETTINGS = frozenset(
     }
 )
 """Environment variables with our prefix that set something else."""
+KUBERNETES = ("CORAL_SERVICE_", "CORAL_PORT")
+"""What Kubernetes tells every pod about a service named `coral`; the pod did not ask for it."""
 
 
 def _addresses(servers: str) -> str:
@@ -183,7 +185,9 @@ def _check_names(environment: Mapping[str, str]) -> None:
     """pydantic-settings refuses unknown nested names by itself, and passes over all others."""
     for name in sorted(environment):
         field = name.upper().removeprefix(PREFIX).partition("__")[0].lower()
-        if name.upper().startswith(PREFIX) and name not in NO_SETTINGS and field not in Settings.model_fields:
+        if not name.upper().startswith(PREFIX) or name in NO_SETTINGS or name.startswith(KUBERNETES):
+            continue
+        if field not in Settings.model_fields:
             known = ", ".join(f"{PREFIX}{known.upper()}" for known in Settings.model_fields)
             raise ValueError(f"{name}: no such setting, expected one of {known}")
 

@@ -87,6 +87,12 @@ def test_variables_of_the_tests_and_of_the_parts_are_no_settings() -> None:
     assert coral("topics", "list", env={"CORAL_REQUIRE": "kafka", "CORAL_LOCAL_NODE": "x"}).exit_code == 0
 
 
+def test_what_kubernetes_says_of_a_service_named_coral_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORAL_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("CORAL_PORT_9092_TCP", "tcp://10.0.0.1:9092")
+    assert load_settings() == load_settings()
+
+
 @pytest.mark.parametrize("servers", ["", "nonsense", "h:99999", "h:0", "h:1,", ":9092", "h:-1"])
 def test_an_impossible_address_is_refused(servers: str) -> None:
     assert "kafka.bootstrap_servers: expected host:port" in refused("--bootstrap-servers", servers, "plans")
