@@ -12,7 +12,8 @@ import pytest
 from schemas.events import NodeGone, Offer, PriceChanged
 from streams.core.record import Malformed
 from tests.golden.transcript import transcript
-from tests.streams.world import EAST, WEST, World, greedy, policy
+from tests.streams.doubles import EAST, WEST, greedy, policy
+from tests.streams.world import World
 
 HERE = Path(__file__).parent
 

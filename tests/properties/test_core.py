@@ -8,7 +8,8 @@ from streams.core.effects import Publish
 from streams.core.record import Malformed
 from streams.core.state import State
 from streams.core.step import step
-from tests.streams.world import EAST, WEST, World, greedy, policy
+from tests.streams.doubles import EAST, WEST, greedy, policy
+from tests.streams.world import World
 
 ACTIONS = st.lists(
     st.one_of(

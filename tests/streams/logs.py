@@ -8,7 +8,8 @@ from streams.core.record import LogRecord, Malformed
 from streams.core.state import State
 from streams.core.step import step
 from streams.log import Entry
-from tests.streams.world import EAST, World
+from tests.streams.doubles import EAST
+from tests.streams.world import World
 
 POISON = b'{"rate": \xff'
 

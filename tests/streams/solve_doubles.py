@@ -5,7 +5,7 @@ import time
 
 from schemas.problems import Answer, Problem
 from streams.solve_worker import Bench, SolveError
-from tests.streams.world import greedy
+from tests.streams.doubles import greedy
 
 
 def steady() -> Bench:

@@ -14,7 +14,7 @@ import pytest
 from schemas.catalog import SHIPPED_CATALOG
 from schemas.problems import Problem, Service, ServiceDemand, Stock
 from streams.solving import SolveError, Solver
-from tests.streams.world import EAST
+from tests.streams.doubles import EAST
 
 REPO = Path(__file__).resolve().parents[2]
 FUSE_S = 1.0

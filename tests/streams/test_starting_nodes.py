@@ -1,7 +1,8 @@
 """Nodes on their way in (granted, no longer obtainable, not yet heard of) and out (given back)."""
 
 from schemas.events import ClaimReleased, NodeSilent
-from tests.streams.world import EAST, World, policy
+from tests.streams.doubles import EAST, policy
+from tests.streams.world import World
 
 REGISTERS_MS = 60_000
 

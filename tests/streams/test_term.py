@@ -21,8 +21,9 @@ from streams.core.effects import Alert, Publish, PutAside, Solve, WakeAt
 from streams.log import Entry
 from streams.solving import SolveError, Solver
 from streams.term import LogClock, Term
+from tests.streams.doubles import greedy
 from tests.streams.test_solving import problem
-from tests.streams.world import START_MS, World, greedy
+from tests.streams.world import START_MS, World
 
 CAUSE = Entry(offset=7, timestamp_ms=START_MS, value=b"{", headers=())
 

@@ -5,7 +5,6 @@ covers each service with one-node templates from the cheapest stock.
 """
 
 import heapq
-import math
 from collections.abc import Callable
 from itertools import count
 
@@ -30,123 +29,20 @@ from schemas.events import (
     Tick,
 )
 from schemas.plans import Plan
-from schemas.policy import CorePolicy, ServedClass
+from schemas.policy import CorePolicy
 from schemas.problems import (
     Answer,
-    Chosen,
-    LatencyTable,
     Pool,
     Problem,
-    Rating,
-    ServiceDemand,
-    Template,
-    TemplateRank,
-    TemplateStage,
-    Unmet,
 )
 from streams.core.effects import Effect, Publish, PutAside, Solve, WakeAt
 from streams.core.record import LogRecord, Malformed
 from streams.core.state import State
 from streams.core.step import step
+from tests.streams.doubles import EAST, WEST, greedy, policy
 
-EAST = Pool(cloud="gcp", region="east", market="on-demand")
-WEST = Pool(cloud="aws", region="west", market="spot")
 WINDOW_MS = 10_000
 START_MS = 1_700_000_000_000
-
-
-def template(model: str = "m", nodes: tuple[str, ...] = ("1xL4",)) -> Template:
-    """A chain of one stage a node."""
-    stages = tuple(
-        TemplateStage(layers=2, ranks=(TemplateRank(node=n, device_ids=(0,), memory_gb=10.0),))
-        for n in range(len(nodes))
-    )
-    identity = Template.identity(model, "bf16", {}, "both", "vllm", nodes, stages)
-    latency = LatencyTable(batch=(1,), step_ms=(10.0,), prefill_ms_per_token=0.1, startup_s=1.0)
-    return Template(
-        id=identity,
-        model=model,
-        variant="bf16",
-        checkpoint=model,
-        phase="both",
-        runtime="vllm",
-        nodes=nodes,
-        stages=stages,
-        latency=latency,
-    )
-
-
-def policy(**given: object) -> CorePolicy:
-    """One served model `m`, thresholds short enough for scripts."""
-    served = ServedClass(model="m", slo_class="interactive", mean_input_tokens=100.0, mean_output_tokens=10.0)
-    fields: dict[str, object] = {
-        "served": (served,),
-        "rate_windows": 1,
-        "headroom": 0.0,
-        "scale_down_after_ms": 60_000,
-        "solve_interval_ms": 5_000,
-        "adjust_interval_ms": 3_600_000,
-        **given,
-    }
-    return CorePolicy.model_validate(fields)
-
-
-def greedy(problem: Problem, nodes: tuple[str, ...] = ("1xL4",), rps: float = 1.0) -> Answer:
-    """Cover each demand with copies of one template, cheapest pool first."""
-    stock = {(s.pool.key, s.configuration): s.nodes for s in problem.stocks}
-    chosen, unmet, cost = [], [], 0.0
-    for demand in problem.demands:
-        found, missing, usd = _cover(problem, demand, nodes, rps, stock)
-        chosen += found
-        cost += usd
-        if missing > 0 and demand.rate > 0:
-            short = min(1.0, missing * rps / demand.rate)
-            unmet.append(
-                Unmet(service=demand.service, rate=short * demand.rate, share=short, binding="stock of 1xL4")
-            )
-    return Answer(
-        problem=problem.id,
-        method="greedy",
-        status="feasible",
-        chosen=tuple(chosen),
-        unmet=tuple(unmet),
-        usd_per_hour=cost,
-        penalty_usd_per_hour=0.0,
-        bound_usd_per_hour=0.0,
-        gap=0.0,
-        seconds=0.0,
-    )
-
-
-def _cover(
-    problem: Problem,
-    demand: ServiceDemand,
-    nodes: tuple[str, ...],
-    rps: float,
-    stock: dict[tuple[str, str], int],
-) -> tuple[list[Chosen], int, float]:
-    needed = math.ceil(demand.rate / rps - 1e-9)
-    chosen, cost = [], 0.0
-    rating = Rating(slo_class=demand.service.slo_class, throughput=rps, workload="w", engine="e")
-    for offer in sorted(problem.stocks, key=lambda s: s.usd_per_hour):
-        if offer.configuration != nodes[0]:
-            continue
-        key = (offer.pool.key, offer.configuration)
-        taken = min(needed, stock[key] // len(nodes))
-        if taken:
-            stock[key] -= taken * len(nodes)
-            needed -= taken
-            cost += taken * len(nodes) * offer.usd_per_hour
-            chosen.append(
-                Chosen(
-                    template=template(demand.service.model, nodes),
-                    rating=rating,
-                    pool=offer.pool,
-                    count=taken,
-                    usd_per_hour=offer.usd_per_hour * len(nodes),
-                )
-            )
-    return chosen, needed, cost
 
 
 class World:
@@ -406,3 +302,12 @@ class World:
         if plan is None:
             return 0
         return sum(i.role == "serving" and i.service.model == model for i in plan.instances)
+
+
+def settled(rate: float = 3.0, **given: object) -> World:
+    """A fleet that serves `rate` on four obtainable nodes in the east, more in the west."""
+    world = World(policy(**given))
+    world.offer(EAST, 1.0, 4)
+    world.offer(WEST, 2.0, 4)
+    world.demand(rate, windows=2)
+    return world
