@@ -80,15 +80,13 @@ def accept(state: State, policy: CorePolicy, event: Solved) -> bool:
 
 def _adopt(state: State, pending: PendingSolve, answer: Answer) -> None:
     state.target = _target(state, pending, answer)
-    state.wishes = [_wish(chosen) for chosen in answer.chosen]
-    state.templates |= {chosen.template.id: chosen.template for chosen in answer.chosen}
+    _wish_for(state, answer)
 
 
 def _interrupts(state: State, answer: Answer) -> bool:
     """Whether the move would take nodes from what serves before its replacement is there."""
     trial = state.model_copy(deep=True)
-    trial.wishes = [_wish(chosen) for chosen in answer.chosen]
-    trial.templates |= {chosen.template.id: chosen.template for chosen in answer.chosen}
+    _wish_for(trial, answer)
     binding.bind(trial)
     return binding.needs_serving_nodes(trial)
 
@@ -127,6 +125,11 @@ def _bound(state: State) -> Allocation:
             (i.template_id, i.pool.key) for i in state.instances.values() if i.wanted and stands(state, i)
         )
     )
+
+
+def _wish_for(state: State, answer: Answer) -> None:
+    state.wishes = [_wish(chosen) for chosen in answer.chosen]
+    state.templates |= {chosen.template.id: chosen.template for chosen in answer.chosen}
 
 
 def _wish(chosen: Chosen) -> Wish:
