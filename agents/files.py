@@ -1,13 +1,7 @@
-"""Files that must be whole: state written atomically, settings read strictly."""
+"""Files that must be whole: state is written atomically."""
 
 import os
 from pathlib import Path
-from typing import TypeVar
-
-import yaml
-from pydantic import BaseModel, TypeAdapter
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -23,16 +17,3 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-
-
-def load_yaml(model: type[Model], path: Path) -> Model:
-    """Read a YAML file as `model`.
-
-    Raises:
-        OSError: the file cannot be read.
-        yaml.YAMLError: it is no YAML.
-        pydantic.ValidationError: a field is missing, unknown or impossible; the error names it.
-    """
-    # JSON in between, so that YAML's lists meet the strict models as JSON arrays do.
-    plain = TypeAdapter(object).dump_json(yaml.safe_load(path.read_text()))
-    return model.model_validate_json(plain)

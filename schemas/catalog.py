@@ -7,10 +7,10 @@ unit in its name, and each entry its source.
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import yaml
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from schemas.base import Frozen, Name, digest
+from schemas.yamlfile import load_yaml
 
 Market = Literal["on-demand", "spot", "reserved"]
 Phase = Literal["prefill", "decode", "both"]
@@ -217,6 +217,4 @@ def load_catalog(path: Path = SHIPPED_CATALOG) -> Catalog:
         yaml.YAMLError: it is no YAML.
         pydantic.ValidationError: a field is missing, unknown or impossible; the error names it.
     """
-    # JSON in between, so that YAML's lists meet the strict models as JSON arrays do.
-    plain = TypeAdapter(object).dump_json(yaml.safe_load(path.read_text()))
-    return Catalog.model_validate_json(plain)
+    return load_yaml(Catalog, path)

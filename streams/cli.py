@@ -242,8 +242,8 @@ def feed(context: typer.Context, plan: File) -> None:
     """Play recorded traffic, list prices and availability onto the topics, as PLAN (YAML) says."""
     from agents.bus import Bus
     from agents.feeds import FeedPlan, run_feeds
-    from agents.files import load_yaml
     from schemas.catalog import load_catalog
+    from schemas.yamlfile import load_yaml
 
     settings: Settings = context.obj
     _trace()

@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from agents.bus import Bus
-from agents.files import load_yaml
 from agents.provision import Provisioner
 from agents.provision_local import LocalCloud, LocalProvisioner
 from agents.provision_run import run_provisioner
 from agents.provision_static import Inventory, StaticProvisioner
 from schemas.settings import Settings
+from schemas.yamlfile import load_yaml
 
 
 def run(settings: Settings, *, static: Path | None, local: Path | None, time_scale: float) -> None:

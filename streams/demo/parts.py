@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from agents import watcher
-from agents.files import load_yaml
 from agents.provision_static import Inventory
+from schemas.yamlfile import load_yaml
 
 DATA = Path(__file__).parents[2] / "schemas" / "data" / "demo"
 SETTINGS, STATIC, LOCAL, FEEDS = (DATA / f"{n}.yaml" for n in ("settings", "static", "local", "feeds"))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agents.bus import Bus
-from agents.files import load_yaml
 from agents.provision import Create, Gone, Grant, Miss, Place, Provisioner, Refused, Release, reconcile
 from agents.provision_run import Desk, run_provisioner
 from agents.provision_static import Inventory, StaticNode, StaticProvisioner
@@ -26,6 +25,7 @@ from schemas.events import (
 from schemas.plans import Claim, Plan, Target
 from schemas.problems import Pool
 from schemas.topics import Topic
+from schemas.yamlfile import load_yaml
 
 POOL = Pool(cloud="gcp", region="us-central1", market="reserved")
 PLACE: Place = (POOL, "1xL4")
