@@ -174,7 +174,6 @@ class Reconciler:
             configuration=me.configuration,
             devices=me.devices,
             memory_gb=me.memory_gb,
-            address=me.address,
             claim=me.claim,
             stages=tuple(held + waiting),
             plan=None if self._plan is None else self._plan.id,
@@ -195,7 +194,8 @@ class Reconciler:
         return StageReport(
             **held.key._asdict(),
             state=held.state,
-            reason=held.reason or starting,
+            reason=held.reason or (None if starting is None else starting.text),
+            phase=None if starting is None else starting.phase,
             endpoint=held.endpoint,
             in_flight=0 if engine is None else engine.in_flight,
         )
@@ -245,10 +245,10 @@ class Reconciler:
         ready, gone = asyncio.create_task(engine.ready()), asyncio.create_task(engine.gone())
         await asyncio.wait({ready, gone}, return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
-            self._observe(Ready(key, ready.result()))
+            self._observe(Ready(key, ready.result().endpoint))
         else:
             ready.cancel()
-        return await gone
+        return (await gone).reason
 
     async def _ask(self, key: RankKey, request: Coroutine[None, None, None]) -> None:
         """Have a request of an engine done. If it fails, the drain deadline comes all the same."""

@@ -6,7 +6,7 @@ lives inside the agent's process and ends with it, so there is never anything to
 
 import asyncio
 
-from agents.engine import EngineSpec
+from agents.engine import End, EngineSpec, Progress, Up
 from agents.ledger import RankKey
 from agents.simulated_door import Door
 
@@ -23,14 +23,15 @@ class SimulatedEngine:
     """
 
     def __init__(self, *, time_scale: float = 1.0, linger_s: float = LINGER_S) -> None:
-        self.progress: str | None = None
+        self.progress: Progress | None = None
         self._time_scale = time_scale
         self._linger_s = linger_s
         self._door: Door | None = None
         self._fault: str | None = None
+        self._began = 0.0
         self._draining = asyncio.Event()
-        self._ready: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._gone: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[Up] = asyncio.get_running_loop().create_future()
+        self._gone: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._work: asyncio.Task[None] | None = None
         self._life: asyncio.Task[None] | None = None
 
@@ -39,14 +40,18 @@ class SimulatedEngine:
         return 0 if self._door is None else self._door.in_flight
 
     async def start(self, spec: EngineSpec) -> None:
-        self.progress = "loading (simulated)"
+        self.progress = Progress("loading", "loading (simulated)")
+        self._began = asyncio.get_running_loop().time()
         self._work = asyncio.create_task(self._run(spec))
         self._life = asyncio.create_task(self._live(self._work))
 
     async def adopt(self, key: RankKey) -> bool:  # noqa: ARG002  the protocol's
         return False
 
-    async def ready(self) -> str | None:
+    async def may_pull(self) -> None:
+        """There is nothing to pull."""
+
+    async def ready(self) -> Up:
         return await asyncio.shield(self._ready)
 
     async def drain(self) -> None:
@@ -56,7 +61,7 @@ class SimulatedEngine:
         if self._work is not None:
             self._work.cancel()
 
-    async def gone(self) -> str | None:
+    async def gone(self) -> End:
         return await asyncio.shield(self._gone)
 
     async def crash(self, reason: str) -> None:
@@ -69,7 +74,10 @@ class SimulatedEngine:
         if spec.head:
             self._door = Door.open(spec.instance.service.model, spec.template.latency, spec.address)
         self.progress = None
-        self._ready.set_result(None if self._door is None else self._door.endpoint)
+        start_s = asyncio.get_running_loop().time() - self._began
+        # There is no model whose answers could be wrong.
+        up = Up(start_s=start_s) if self._door is None else Up(self._door.endpoint, True, start_s)
+        self._ready.set_result(up)
         await self._draining.wait()
         if self._door is not None:
             await self._door.drain(self._linger_s)
@@ -79,4 +87,4 @@ class SimulatedEngine:
         if self._door is not None:
             await self._door.close()
         error = None if work.cancelled() else work.exception()
-        self._gone.set_result(self._fault if error is None else f"{type(error).__name__}: {error}")
+        self._gone.set_result(End(self._fault if error is None else f"{type(error).__name__}: {error}"))

@@ -17,6 +17,8 @@ Phase = Literal["prefill", "decode", "both"]
 Runtime = Literal["vllm", "coral"]
 Positive = Annotated[float, Field(gt=0)]
 Whole = Annotated[int, Field(ge=1)]
+Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 over a checkpoint's files, in hexadecimal digits (`agents.weights`)."""
 
 VLLM_ARGUMENTS = frozenset(
     {
@@ -95,6 +97,10 @@ class Variant(Frozen):
     kv_bits: Positive = 16
     gpus: tuple[Name, ...]
     vllm_args: dict[str, str] = {}
+    revision: Revision | None = None
+    """Digest of the checkpoint's files (`coral model revision`); None takes what the node finds."""
+    unverified: Literal["refuse", "allow"] = "refuse"
+    """Whether an instance may serve without a reference to check its answers against."""
 
     @model_validator(mode="after")
     def _arguments_are_allowed(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import MAX_INT, Count, Frozen, Millis, Name, Usd, digest
+from schemas.plans import Contact
 from schemas.policy import CorePolicy
 from schemas.problems import Answer, Pool
 from schemas.sketch import Sketch
@@ -88,6 +89,26 @@ StageState = Literal["starting", "ready", "draining", "drained", "failed", "refu
 """`drained`, `failed` and `refused` are ends: the process group is gone and its memory is free."""
 
 
+StartPhase = Literal["waiting", "queued", "downloading", "loading", "compiling", "verifying"]
+"""waiting: for devices or an older attempt. queued: for a pull slot. downloading: weights from the store.
+loading: weights into memory, ranks finding each other. compiling: graphs and warm-up.
+verifying: health, all ranks, the reference check."""
+
+Refusal = Literal[
+    "unknown_model",  # neither a configured path nor the store has its checkpoint, or another revision
+    "no_reference",  # nothing to check its answers against, and its variant does not allow that
+    "memory",  # more than the devices have
+    "devices",  # devices that do not exist
+    "not_deployable",  # runtime, ranks or partition that vLLM cannot do
+    "engine_version",  # another engine version than the instance's
+    "engine_missing",  # no vLLM where one is configured
+    "device_busy",  # a stranger's process holds a device
+    "port_taken",  # a stranger listens where the guard must
+]
+"""Why a node refuses a stage. The last three say something about the node, the others of the model on it."""
+NODE_REFUSALS: frozenset[Refusal] = frozenset({"engine_missing", "device_busy", "port_taken"})
+
+
 class StageReport(Frozen):
     """Where one rank of one stage stands. A stage that is absent is not reported at all."""
 
@@ -97,7 +118,17 @@ class StageReport(Frozen):
     rank: Count = 0
     state: StageState
     reason: str | None = None
-    """Why it failed or was refused; progress while starting."""
+    """Why it failed or was refused; what it does while starting."""
+    phase: StartPhase | None = None
+    """While starting."""
+    refusal: Refusal | None = None
+    """When refused."""
+    verified: bool | None = None
+    """At the head once ready: whether the reference check passed; False only where that is allowed."""
+    start_s: Annotated[float, Field(ge=0)] | None = None
+    """Once ready: measured seconds from the start of its engine to ready, waiting for slots left out."""
+    pull_s: Annotated[float, Field(ge=0)] | None = None
+    """Once ready: measured seconds of the download; None where the weights were there."""
     endpoint: str | None = None
     """host:port of the instance's door, on the head stage once it is ready."""
     in_flight: Count = 0
@@ -118,7 +149,16 @@ class Heartbeat(Frozen):
     devices: Count
     memory_gb: Annotated[float, Field(ge=0)]
     """Of all devices together."""
-    address: str = "127.0.0.1"
+    contact: Contact | None = None
+    """None where engines need no guards (simulated ones)."""
+    engine: str | None = None
+    """Engine version of this node, such as `vllm-0.32.0` or `simulated-1`."""
+    gpu: str | None = None
+    """What NVML calls its devices; None on a node without GPUs."""
+    driver: str | None = None
+    """Version of the GPU driver."""
+    models: tuple[str, ...] = ()
+    """Revisions in its model cache, sorted."""
     claim: Name | None = None
     """The claim its provisioner started it for; None for a static node."""
     stages: tuple[StageReport, ...] = ()

@@ -21,6 +21,21 @@ Order = tuple[int, int, int]
 """(lineage, epoch, sequence): plans are compared by it, field by field."""
 
 
+class Contact(Frozen):
+    """How the guards of a node's ranks are reached by the guards of an instance's other ranks."""
+
+    address: str
+    """Private or loopback: traffic between ranks is not encrypted by vLLM."""
+    guard_port: Annotated[int, Field(ge=1, le=65_535)]
+    """The guard of a rank listens on this plus the rank's first device id: devices are never shared."""
+    public_key: Annotated[str, Field(min_length=40, max_length=40)]
+    """CURVE public key of the node's agent, in Z85."""
+
+    def port(self, rank: "Rank") -> int:
+        """Where the guard of a rank on this node listens."""
+        return self.guard_port + rank.device_ids[0]
+
+
 class Claim(Frozen):
     """A node this fleet wants. The provisioner brings it; `node` names it once it was granted."""
 
@@ -29,6 +44,8 @@ class Claim(Frozen):
     pool: Pool
     usd_per_hour: Usd
     node: Name | None = None
+    contact: Contact | None = None
+    """As its node registered it; None where engines need no guards (simulated ones)."""
 
 
 class Rank(Frozen):
@@ -60,6 +77,12 @@ class Instance(Frozen):
     service: Service
     pool: Pool
     stages: tuple[Stage, ...] = Field(min_length=1)
+    engine: str | None = None
+    """Engine version of all its ranks, such as `vllm-0.32.0`; a node with another one refuses."""
+    endpoint: str | None = None
+    """host:port of its `/v1` door, while it is ready."""
+    verified: bool | None = None
+    """Whether its answers passed the reference check; None while it is not ready."""
 
     @property
     def claims(self) -> frozenset[str]:
@@ -97,6 +120,10 @@ class Plan(Frozen):
     templates: tuple[Template, ...] = ()
     claims: tuple[Claim, ...] = ()
     instances: tuple[Instance, ...] = ()
+    pulls: tuple[Name, ...] = ()
+    """Claims whose node may pull weights from the store now (`CorePolicy.pull_slots`)."""
+    blind: bool = False
+    """The controller does not see its fleet: nothing may be given back on the ground of this plan."""
 
     @property
     def order(self) -> Order:

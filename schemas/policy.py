@@ -70,6 +70,10 @@ class CorePolicy(Frozen):
     """An instance that is not ready after so long is ended and tried again."""
     drain_deadline_ms: Millis = 600_000
     """A drain that is not over after so long is an alert; a minute later its nodes are given back."""
+    pull_slots: Annotated[int, Field(ge=1)] = 4
+    """Nodes of one region that may pull weights at the same time."""
+    unfit_ms: Millis = 600_000
+    """How long what a node refused is not asked of it again; doubled for each further one, up to a day."""
     attempts: Annotated[int, Field(ge=1)] = 3
     """Tries to run an instance on its nodes before it is moved."""
     backoff_ms: Millis = 2_000

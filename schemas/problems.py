@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from schemas.base import Count, Frozen, Name, Rate, Usd, digest
-from schemas.catalog import Market, Phase, Positive, Runtime, Whole
+from schemas.catalog import Market, Phase, Positive, Revision, Runtime, Whole
 
 
 class Service(Frozen):
@@ -93,6 +93,10 @@ class Template(Frozen):
     variant: Name
     checkpoint: str
     vllm_args: dict[str, str] = {}
+    revision: Revision | None = None
+    """Of the checkpoint; None takes what the node finds."""
+    unverified: Literal["refuse", "allow"] = "refuse"
+    """As in the catalog's variant. It describes and does not identify."""
     phase: Phase
     runtime: Runtime
     nodes: tuple[Name, ...] = Field(min_length=1)
@@ -109,14 +113,24 @@ class Template(Frozen):
         runtime: Runtime,
         nodes: tuple[str, ...],
         stages: tuple[TemplateStage, ...],
+        revision: str | None = None,
     ) -> str:
         shape = [{"layers": s.layers, "ranks": [(r.node, r.device_ids) for r in s.ranks]} for s in stages]
-        return digest([model, variant, vllm_args, phase, runtime, nodes, shape])
+        parts: list[object] = [model, variant, vllm_args, phase, runtime, nodes, shape]
+        # Templates without a revision keep the id they had before there were revisions: old logs name them.
+        return digest(parts if revision is None else [*parts, revision])
 
     @model_validator(mode="after")
     def _is_what_its_id_says(self) -> Self:
         expected = self.identity(
-            self.model, self.variant, self.vllm_args, self.phase, self.runtime, self.nodes, self.stages
+            self.model,
+            self.variant,
+            self.vllm_args,
+            self.phase,
+            self.runtime,
+            self.nodes,
+            self.stages,
+            self.revision,
         )
         if self.id != expected:
             raise ValueError(f"id: {self.id!r} is not the template's digest, expected {expected!r}")
@@ -167,6 +181,14 @@ class Running(Frozen):
     count: Annotated[int, Field(ge=1)]
 
 
+class Unfit(Frozen):
+    """A place that refused a model: no instance of it goes on this configuration in this pool for now."""
+
+    model: Name
+    pool: Pool
+    configuration: Name
+
+
 class Problem(Frozen):
     """One allocation to solve."""
 
@@ -178,6 +200,7 @@ class Problem(Frozen):
     startup_ratio: dict[str, float] = {}
     """K per model: start-up time over adjustment interval; a model that is missing has 0."""
     excluded_configurations: tuple[Name, ...] = ()
+    unfit: tuple[Unfit, ...] = ()
 
 
 class Chosen(Frozen):

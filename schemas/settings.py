@@ -103,6 +103,47 @@ class ControlSettings(BaseModel):
     """Records of the control log between two snapshots."""
 
 
+class NodeSettings(BaseModel):
+    """How this machine runs engines: the same for every node agent on it."""
+
+    model_config = _CLOSED
+    engine: Literal["simulated", "vllm"] = "simulated"
+    vllm: Path | None = None
+    """The `vllm` command of vLLM's own environment; needed for engine `vllm`."""
+    platform: Literal["cuda", "cpu"] = "cuda"
+    """cpu: for development and tests, where the catalog's devices are pretended."""
+    models: dict[str, Path] = {}
+    """Checkpoint -> the folder that has it."""
+    store: Path | None = None
+    """A folder (a mounted bucket, say) of folders named by revision, from which weights are pulled."""
+    cache: Path | None = None
+    """Where pulled weights are kept; `state_dir/models` if none."""
+    address: str = "127.0.0.1"
+    """Of this machine, as other nodes and the routers reach it; private, since vLLM does not encrypt."""
+    guard_port: Annotated[int, Field(ge=1024, le=65_000)] | None = None
+    """First of the ports of the guards, one a device; None picks free ones once and keeps them."""
+    stuck_after_s: Annotated[float, Field(gt=0)] = 120.0
+    """An engine whose check and token counters stand still for so long is dead (vLLM's execute time-out)."""
+    kv_cache_bytes: Annotated[int, Field(gt=0)] | None = None
+    """Of an engine on the CPU; on GPUs the template's memory says it."""
+    notices: Literal["none", "aws", "gcp"] = "none"
+    """Whose metadata service tells that a spot node will be taken away."""
+
+
+class RouterSettings(BaseModel):
+    """The OpenAI-compatible door of the fleet."""
+
+    model_config = _CLOSED
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8000
+    """0 picks a free one."""
+    api_keys: dict[str, Name] = {}
+    """Key -> tenant; empty lets everybody in as tenant `default`."""
+    max_body_bytes: Annotated[int, Field(gt=0)] = 16 * 1024 * 1024
+    prefer_region: str | None = None
+    """Instances of this region first, while they have room; None treats all alike."""
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -117,6 +158,8 @@ class Settings(BaseSettings):
     kafka: KafkaSettings = KafkaSettings()
     fold: FoldSettings = FoldSettings()
     control: ControlSettings = ControlSettings()
+    node: NodeSettings = NodeSettings()
+    router: RouterSettings = RouterSettings()
 
     def topic(self, topic: Topic) -> str:
         """The full name of a topic."""
