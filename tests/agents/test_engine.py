@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agents.engine import EngineSpec, spec_of
+from agents.engine import End, EngineSpec, Progress, spec_of
 from agents.ledger import RankKey
 from agents.openai_api import ApiError, parse
 from agents.simulated import SimulatedEngine
@@ -35,8 +35,8 @@ async def engine() -> AsyncIterator[SimulatedEngine]:
 @pytest.fixture
 async def client(engine: SimulatedEngine) -> AsyncIterator[httpx.AsyncClient]:
     await engine.start(spec())
-    endpoint = await asyncio.wait_for(engine.ready(), HANG_S)
-    async with httpx.AsyncClient(base_url=f"http://{endpoint}", timeout=HANG_S) as made:
+    up = await asyncio.wait_for(engine.ready(), HANG_S)
+    async with httpx.AsyncClient(base_url=f"http://{up.endpoint}", timeout=HANG_S) as made:
         yield made
 
 
@@ -175,7 +175,7 @@ async def test_a_drain_finishes_streams_and_sends_latecomers_elsewhere(
     assert late.headers["x-coral-elsewhere"] == "1"
     assert int(late.headers["retry-after"]) > 0
     assert late.json()["error"]["code"] == "draining"
-    assert await asyncio.wait_for(engine.gone(), HANG_S) is None
+    assert await asyncio.wait_for(engine.gone(), HANG_S) == End()
     assert engine.in_flight == 0
     with pytest.raises(httpx.ConnectError):  # the port is free
         await client.get("/health")
@@ -190,7 +190,7 @@ async def test_a_stop_cuts(engine: SimulatedEngine, client: httpx.AsyncClient) -
         await engine.stop()
         with pytest.raises(httpx.RemoteProtocolError):
             [line async for line in lines]
-    assert await asyncio.wait_for(engine.gone(), HANG_S) is None
+    assert await asyncio.wait_for(engine.gone(), HANG_S) == End()
 
 
 async def test_a_client_that_leaves_ends_its_request(
@@ -208,17 +208,18 @@ async def test_a_client_that_leaves_ends_its_request(
 async def test_a_stage_without_the_head_has_no_door(engine: SimulatedEngine) -> None:
     await engine.start(spec(stage=1))
     progress = [engine.progress]
-    assert await asyncio.wait_for(engine.ready(), HANG_S) is None
+    up = await asyncio.wait_for(engine.ready(), HANG_S)
     progress.append(engine.progress)
-    assert progress == ["loading (simulated)", None]
+    assert (up.endpoint, up.verified) == (None, None)
+    assert progress == [Progress("loading", "loading (simulated)"), None]
     await engine.drain()
-    assert await asyncio.wait_for(engine.gone(), HANG_S) is None
+    assert await asyncio.wait_for(engine.gone(), HANG_S) == End()
 
 
 async def test_a_cancelled_start_never_becomes_ready(engine: SimulatedEngine) -> None:
     await engine.start(spec())
     await engine.stop()
-    assert await asyncio.wait_for(engine.gone(), HANG_S) is None
+    assert await asyncio.wait_for(engine.gone(), HANG_S) == End()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(engine.ready(), 0.01)
 
@@ -226,16 +227,16 @@ async def test_a_cancelled_start_never_becomes_ready(engine: SimulatedEngine) ->
 async def test_a_crash_says_why(engine: SimulatedEngine) -> None:
     await engine.start(spec())
     await engine.crash("killed by signal 9")
-    assert await asyncio.wait_for(engine.gone(), HANG_S) == "killed by signal 9"
+    assert await asyncio.wait_for(engine.gone(), HANG_S) == End("killed by signal 9")
 
 
 async def test_an_address_of_another_machine_is_a_reason() -> None:
     engine = SimulatedEngine(time_scale=0.0)
     elsewhere = spec_of(plan(1, instance("i1")), RankKey("i1", 1, 0, 0), "192.0.2.1")
     await engine.start(elsewhere)
-    reason = await asyncio.wait_for(engine.gone(), HANG_S)
-    assert reason is not None
-    assert reason.startswith("OSError: ")
+    end = await asyncio.wait_for(engine.gone(), HANG_S)
+    assert end.reason is not None
+    assert end.reason.startswith("OSError: ")
 
 
 def test_a_rank_that_the_plan_lacks_is_a_lookup_error() -> None:

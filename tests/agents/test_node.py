@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.engine import EngineError, EngineSpec
+from agents.engine import End, EngineError, EngineSpec
 from agents.ledger import Attempt as AttemptKey
 from agents.ledger import Gone, Ledger, RankKey, Spot, Start, advance
 from agents.node import run_node
@@ -237,7 +237,7 @@ async def test_it_begins_from_its_disk_where_kafka_is_away(tmp_path: Path) -> No
     engine = await asyncio.wait_for(made.get(), HANG_S)
     assert await asyncio.wait_for(engine.ready(), HANG_S) is not None
     os.kill(os.getpid(), signal.SIGTERM)
-    assert await asyncio.wait_for(engine.gone(), HANG_S) is None
+    assert await asyncio.wait_for(engine.gone(), HANG_S) == End()
     await asyncio.wait_for(agent, HANG_S)
     gc.collect()  # meets a client that was left open, as a warning, which is an error here
 
