@@ -26,7 +26,9 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("CORAL_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("streams.cli._trace", lambda: None)  # it is for a whole process, here of other tests
+    monkeypatch.setattr(
+        "streams.commands.shared.trace", lambda: None
+    )  # it is for a whole process, here of other tests
 
 
 def coral(*arguments: str, env: dict[str, str] | None = None) -> Result:

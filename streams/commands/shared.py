@@ -1,0 +1,93 @@
+"""What all commands share: refusals of one line, the question whether Kafka is there, tracing."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from pydantic import ValidationError
+from rich.console import Console
+
+from schemas.codec import describe
+from schemas.settings import Settings
+
+BAD_INPUT = 2
+File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
+
+
+def refused(text: str) -> typer.Exit:
+    """To be raised: the one line that says what was wrong, and exit code 2."""
+    Console(stderr=True, soft_wrap=True).print(f"coral: {text}", markup=False, highlight=False)
+    return typer.Exit(BAD_INPUT)
+
+
+@contextmanager
+def bad_input() -> Iterator[None]:
+    """What a person gave and can mend: one line, exit code 2."""
+    try:
+        yield
+    except ValidationError as error:
+        raise refused(describe(error)) from error
+    except KafkaError as error:
+        raise refused(f"Kafka: {error}") from error
+    except (ValueError, OSError, yaml.YAMLError) as error:
+        raise refused(" ".join(str(error).split())) from error  # YAML's errors have several lines
+
+
+@contextmanager
+def asking_kafka(settings: Settings) -> Iterator[None]:
+    """As `bad_input`, where Kafka is asked first: that no broker answers is said once, by us."""
+    client = logging.getLogger("aiokafka")
+    level = client.level
+    client.setLevel(logging.CRITICAL)
+    with bad_input():
+        try:
+            yield
+        except KafkaConnectionError as error:
+            servers = settings.kafka.bootstrap_servers
+            raise refused(f"kafka.bootstrap_servers: no broker answers at {servers}") from error
+        finally:
+            client.setLevel(level)
+
+
+def need_topics(settings: Settings) -> None:
+    """End the command unless Kafka answers and has the topics: clients would wait without a word."""
+    with asking_kafka(settings):
+        asyncio.run(_check_topics(settings))
+
+
+async def _check_topics(settings: Settings) -> None:
+    from agents.admin import missing_topics
+
+    if missing := await missing_topics(settings):
+        where = settings.kafka.bootstrap_servers
+        raise ValueError(f"{', '.join(missing)}: not on {where}; `coral topics create` makes them")
+
+
+def trace() -> None:
+    """Give every message a traceparent. Exporting spans is for whoever adds an exporter."""
+    from opentelemetry import trace as api
+    from opentelemetry.sdk.trace import TracerProvider
+
+    api.set_tracer_provider(TracerProvider())
+
+
+# --- options that several commands have --------------------------------------------------------------
+def scale(given: float) -> float:
+    """Check `--time-scale`."""
+    if not (math.isfinite(given) and given >= 0):
+        raise refused(f"--time-scale: {given}, expected a finite number of at least 0")
+    return given
+
+
+def seconds(given: float | None) -> float | None:
+    """Check `--seconds`."""
+    if given is not None and not (math.isfinite(given) and given > 0):
+        raise refused(f"--seconds: {given}, expected a finite number above 0")
+    return given
