@@ -81,6 +81,10 @@ class Engine(Protocol):
     """
 
     @property
+    def outlives_agent(self) -> bool:
+        """Whether it goes on when its agent ends, for the next agent to adopt."""
+
+    @property
     def progress(self) -> Progress | None:
         """What it is doing while it starts; None afterwards."""
 

@@ -22,6 +22,8 @@ class SimulatedEngine:
         linger_s: how long an emptied door still answers latecomers.
     """
 
+    outlives_agent = False
+
     def __init__(self, *, time_scale: float = 1.0, linger_s: float = LINGER_S) -> None:
         self.progress: Progress | None = None
         self._time_scale = time_scale
