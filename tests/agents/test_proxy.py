@@ -178,6 +178,5 @@ async def test_a_tap_sees_and_changes_the_body() -> None:
     async def upstream(request: web.Request) -> web.StreamResponse:
         return await sse(request, "one", "two")
 
-    async with proxied(upstream, Upper()) as url, aiohttp.ClientSession() as client:
-        async with client.post(url) as answer:
-            assert await answer.read() == b"DATA: ONE\n\nDATA: TWO\n\nthe end"
+    async with proxied(upstream, Upper()) as url, aiohttp.request("POST", url) as answer:
+        assert await answer.read() == b"DATA: ONE\n\nDATA: TWO\n\nthe end"
