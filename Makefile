@@ -6,11 +6,15 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 ARGS   ?=
 # A skip of a test with one of these marks fails the run: on a machine that passed `setup` there is no excuse for one.
-CORAL_REQUIRE ?= kafka,chaos
+# Real vLLM takes 6 GB of disk. `make test CORAL_REQUIRE=kafka,chaos` does without it, and its tests skip.
+CORAL_REQUIRE ?= kafka,chaos,vllm
 export CORAL_REQUIRE
+# What `make demo` runs its models on: simulated, or vllm (real engines, on the CPU, with a tiny model).
+ENGINE ?= simulated
+WITH_VLLM = $(if $(findstring vllm,$(1)),vllm)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format test-chaos test-docker bench lock clean
+.PHONY: help setup vllm demo test lint format test-chaos test-vllm test-docker bench lock clean
 
 help: ## print this
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,11 +27,14 @@ $(STAMP): requirements.lock pyproject.toml scripts/install.sh
 	@./scripts/install.sh $(PYTHON) $(VENV)
 	@touch $@
 
-demo: setup ## run the whole loop here on real Kafka (ARGS="--seconds 120 --json" passes options)
-	@$(BIN)/coral demo $(ARGS)
+vllm: setup ## vLLM for the CPU in an environment of its own, .cache/vllm, and the tiny model (6 GB, once)
+	@./scripts/vllm.sh $(PYTHON) $(BIN)/uv .cache
 
-test: setup lint ## lint, then all tests but bench, docker and vllm; with Kafka and short chaos
-	$(BIN)/pytest -m "not bench and not docker and not vllm" $(ARGS)
+demo: setup $(call WITH_VLLM,$(ENGINE)) ## run the whole loop here on real Kafka (ENGINE=vllm, ARGS="--seconds 120 --json")
+	@$(BIN)/coral demo --engine $(ENGINE) $(ARGS)
+
+test: setup lint $(call WITH_VLLM,$(CORAL_REQUIRE)) ## lint, then all tests but bench and docker; short chaos, real vLLM
+	$(BIN)/pytest -m "not bench and not docker" $(ARGS)
 
 lint: setup ## ruff, mypy and the floors (import-linter), changing nothing
 	$(BIN)/ruff check .
@@ -42,6 +49,10 @@ format: setup ## rewrite the code in the house's format
 test-chaos: export CORAL_CHAOS_ROUNDS := 15
 test-chaos: setup ## the chaos tests with 15 rounds each (3 in `make test`)
 	$(BIN)/pytest -m chaos --timeout 3600 -s $(ARGS)
+
+test-vllm: export CORAL_VLLM_MATRIX := 1
+test-vllm: vllm ## all tests on real vLLM, with the whole matrix of kills (a part of it in `make test`)
+	$(BIN)/pytest -m vllm --timeout 3600 -s $(ARGS)
 
 test-docker: setup ## the broker by way of Docker, with a daemon of its own where none runs (root on Debian)
 	./docker/test-docker.sh $(ARGS)
