@@ -1,11 +1,16 @@
 """Runs one command for exactly as long as the process that asked for it lives.
 
-What we start for ourselves, a broker or a part of the demo, must be gone even when we are killed with
-SIGKILL. Linux can signal a child when its parent dies (PR_SET_PDEATHSIG), but counts the *thread* that forked
-as the parent, and elsewhere there is no such thing. So this watcher stands between: it ends the command when
-its standard input closes (the starter's wish) or its parent is another (the starter is dead; a pipe alone
-would be held open by what the starter forked). The watcher has one thread, so the command may in turn die
-with the watcher by PR_SET_PDEATHSIG.
+What we start for ourselves, a broker, a part of the demo or an engine, must be gone even when we are killed
+with SIGKILL. Linux can signal a child when its parent dies (PR_SET_PDEATHSIG), but counts the *thread* that
+forked as the parent, and elsewhere there is no such thing. So this watcher stands between: it ends the
+command when its standard input closes (the starter's wish) or its parent is another (the starter is dead; a
+pipe alone would be held open by what the starter forked). The watcher has one thread, so the command may in
+turn die with the watcher by PR_SET_PDEATHSIG.
+
+With `--tree` (Linux only) it ends all that the command ever forked, in whatever groups and sessions, and also
+when the command has ended by itself: as a subreaper the watcher is the parent of all orphans beneath it.
+There is no grace then: who wants a gentle end signals the command. Killed processes leave shared memory
+behind, which it removes.
 
 Runs as a script under `python -I -S`: nothing but the standard library, up in some 30 ms.
 """
@@ -19,14 +24,25 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
 
 POLL_S = 0.2
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LINGER_S = 10.0
+"""A killed process inside the kernel (a device that hangs, say) can outlast the patience of so long."""
+SEGMENTS = "/dev/shm/psm_"  # noqa: S108  Python's multiprocessing.shared_memory names them so
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def _die_with_watcher() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _stdin_closed() -> bool:
@@ -44,8 +60,58 @@ def _end(child: subprocess.Popen[bytes], grace_s: float) -> None:
         child.wait()
 
 
-def watch(parent: int, grace_s: float, litter: str | None, command: list[str]) -> int:
-    """Run `command`, print its process id, and return its exit status; `litter` goes if the parent died."""
+# --- the whole tree ----------------------------------------------------------------------------------
+def descendants(root: int) -> list[int]:
+    """Process ids of all that lives below `root`, from `/proc`."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208  a third of the time: this is asked often
+        if entry.isdecimal():
+            with contextlib.suppress(OSError):  # ended meanwhile
+                # "pid (name) state parent ...", and a name may hold spaces and brackets
+                stat = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(stat[1]), []).append(int(entry))
+    found, row = [], [root]
+    while row:
+        row = [child for parent in row for child in children.get(parent, ())]
+        found += row
+    return found
+
+
+def segments(pids: Iterable[int]) -> set[str]:
+    """Files of shared memory that these processes have mapped and nobody has removed yet."""
+    mapped = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # ended meanwhile
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                _, found, name = line.partition(SEGMENTS)
+                if found and not name.endswith("(deleted)"):
+                    mapped.add(SEGMENTS + name)
+    return mapped
+
+
+def _kill_tree() -> None:
+    """SIGKILL what lives below this process until nothing does; what it forks meanwhile ends up there too."""
+    litter: set[str] = set()
+    patience = time.monotonic() + LINGER_S
+    while (living := descendants(os.getpid())) and time.monotonic() < patience:
+        litter |= segments(living)
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        time.sleep(0.01)
+    for path in litter:
+        Path(path).unlink(missing_ok=True)
+
+
+def watch(parent: int, grace_s: float, litter: str | None, command: list[str], *, tree: bool) -> int:
+    """Run `command`, print its process id, and return its exit status as a shell does (128 + signal).
+
+    Args:
+        litter: a folder that goes if the parent died.
+    """
     told_to_stop = False
 
     def stop(_signal: int, _frame: object) -> None:
@@ -53,20 +119,27 @@ def watch(parent: int, grace_s: float, litter: str | None, command: list[str]) -
         told_to_stop = True
 
     signal.signal(signal.SIGTERM, stop)
+    if tree:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
+        start_new_session=tree,
         preexec_fn=_die_with_watcher,  # noqa: PLW1509 - unsafe with threads; this process has one
     )
     print(child.pid, flush=True)  # noqa: T201 - the starter reads it
     while child.poll() is None:
-        orphaned = os.getppid() != parent
-        if orphaned or told_to_stop or _stdin_closed():
+        if os.getppid() != parent or told_to_stop or _stdin_closed():
+            if tree:
+                break
             _end(child, grace_s)
+    status = -signal.SIGKILL if child.returncode is None else child.returncode
+    if tree:
+        _kill_tree()
     if os.getppid() != parent and litter:
         shutil.rmtree(litter, ignore_errors=True)
-    return child.returncode
+    return status if status >= 0 else 128 - status
 
 
 def main() -> int:
@@ -74,9 +147,10 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True, help="process id of the starter")
     parser.add_argument("--grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
     parser.add_argument("--litter", help="folder to remove if the starter died")
+    parser.add_argument("--tree", action="store_true", help="end everything that the command forked, too")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()
-    return watch(given.parent, given.grace, given.litter, given.command[1:])
+    return watch(given.parent, given.grace, given.litter, given.command[1:], tree=given.tree)
 
 
 if __name__ == "__main__":

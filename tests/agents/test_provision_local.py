@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from agents import local_process
+from agents.processes import Started
 from agents.provision import Gone, Place, Refused
 from agents.provision_local import LocalCloud, LocalNode, LocalProvisioner, LocalStock, victims
 from schemas.events import AvailabilityOffered, Offer
@@ -149,7 +150,7 @@ async def test_a_record_without_any_process_is_a_node_that_is_gone(make: Make, t
     path = tmp_path / "cloud" / "nodes" / "c1.json"
     record = LocalNode.model_validate_json(path.read_text())
     assert local_process.end({f"{(tmp_path / 'cloud').resolve()}/c1"})
-    stranger = local_process.Started(pid=os.getpid(), since_boot_s=1.0)
+    stranger = Started(pid=os.getpid(), since_boot_s=1.0)
     path.write_text(record.model_copy(update={"started": stranger}).model_dump_json())
     assert await make().gone() == [Gone("c1", "local-c1", "terminated")]
 
