@@ -20,6 +20,7 @@ from opentelemetry import propagate, trace
 
 from schemas import codec, topics
 from schemas.base import Frozen
+from schemas.codec import Headers
 from schemas.events import DeadLetter
 from schemas.plans import Order, Plan
 from schemas.settings import KafkaSettings
@@ -161,10 +162,17 @@ async def reading(kafka: KafkaSettings, topic: str) -> AsyncIterator[AIOKafkaCon
 
 
 async def follow_plans(bus: Bus, newest: Order = (0, 0, 0)) -> AsyncIterator[Plan]:
-    """Every plan newer than `newest`, in order; older and repeated ones are dropped.
+    """Every plan newer than `newest`, as `follow_plan_records` has them."""
+    async for plan, _ in follow_plan_records(bus, newest):
+        yield plan
 
-    On joining, the greatest plan of the topic's end comes first. A message that is no plan goes to
-    the dead-letter topic; one of a newer schema too, and the reader keeps the plan it has.
+
+async def follow_plan_records(bus: Bus, newest: Order = (0, 0, 0)) -> AsyncIterator[tuple[Plan, Headers]]:
+    """Every plan newer than `newest`, in order, each with its message's headers, which `continued` takes.
+
+    On joining, the greatest plan of the topic's end comes first; older and repeated ones are dropped. A
+    message that is no plan goes to the dead-letter topic; one of a newer schema too, and the reader keeps
+    the plan it has.
     """
     name = bus.name(topics.PLANS)
     async with reading(bus.kafka, name) as consumer:
@@ -172,12 +180,12 @@ async def follow_plans(bus: Bus, newest: Order = (0, 0, 0)) -> AsyncIterator[Pla
         end = (await consumer.end_offsets([here]))[here]
         start = (await consumer.beginning_offsets([here]))[here]
         consumer.seek(here, max(start, end - JOIN_TAIL))
-        best: Plan | None = None
+        best: tuple[Plan, Headers] | None = None
         while True:
             for record in await _batch(consumer, here):
                 plan = await _plan_of(bus, record)
                 if plan is not None and plan.order > newest:
-                    best, newest = plan, plan.order
+                    best, newest = (plan, list(record.headers)), plan.order
             if best is not None and await consumer.position(here) >= end:
                 yield best
                 best = None

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 from aiokafka.structs import ConsumerRecord
 
-from agents.bus import Bus, continued, follow_plans, reading
+from agents.bus import Bus, continued, follow_plan_records, reading
 from agents.provision import Create, Grant, Miss, Place, Provisioner, Refused, Release, reconcile
 from schemas import codec, topics
 from schemas.base import Frozen
+from schemas.codec import Headers
 from schemas.events import (
     AvailabilityOffered,
     ClaimGranted,
@@ -38,10 +39,16 @@ class Desk:
         self._now_ms = now_ms
         self._every_ms = every_ms
         self._said: set[str] = set()
+        self._headers: Headers = []
         self._offered: dict[Place, AvailabilityOffered] = {}
 
-    async def round(self, plan: Plan | None) -> None:
-        """Report losses, reconcile with the plan if there is one, offer what is left."""
+    async def round(self, plan: Plan | None, headers: Headers | None = None) -> None:
+        """Report losses, reconcile with the plan if there is one, offer what is left.
+
+        Args:
+            headers: of the plan's message; what is said about its claims goes on with its trace.
+        """
+        self._headers = headers or []
         for loss in await self._provisioner.gone():
             await self._lost(loss.claim, loss.node, loss.reason)
             await self._provisioner.forget(loss.claim)
@@ -97,7 +104,8 @@ class Desk:
         self._said.add(claim)
 
     async def _say(self, event: Frozen, event_id: str) -> None:
-        await self._bus.send(topics.CONTROL, event, event_id=event_id)
+        with continued("provision.say", self._headers):
+            await self._bus.send(topics.CONTROL, event, event_id=event_id)
 
     async def _offer(self) -> None:
         now_ms = self._now_ms()
@@ -115,10 +123,11 @@ class Desk:
 
 
 class _Newest:
-    """The newest plan, and a bell for whatever makes another round worth while."""
+    """The newest plan with its message's headers, and a bell for whatever makes another round worth while."""
 
     def __init__(self) -> None:
         self.plan: Plan | None = None
+        self.headers: Headers = []
         self.bell = asyncio.Event()
 
 
@@ -151,7 +160,7 @@ async def run_provisioner(
         while True:
             newest.bell.clear()
             for desk in desks:
-                await desk.round(newest.plan)
+                await desk.round(newest.plan, newest.headers)
             # Nothing new in that time: look after the nodes all the same.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(newest.bell.wait(), poll_s)
@@ -168,8 +177,8 @@ def _check_disjoint(provisioners: Sequence[Provisioner]) -> None:
 
 
 async def _follow(bus: Bus, newest: _Newest) -> None:
-    async for plan in follow_plans(bus):
-        newest.plan = plan
+    async for plan, headers in follow_plan_records(bus):
+        newest.plan, newest.headers = plan, headers
         newest.bell.set()
 
 

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import propagate
 from pydantic import ValidationError
 
 from agents.bus import Bus
@@ -97,6 +98,8 @@ class Said:
     """Stands for the bus: keeps what was sent."""
 
     events: list[Frozen] = field(default_factory=list)
+    traces: list[str] = field(default_factory=list)
+    """The traceparent that each would go out with."""
 
     async def send(
         self, topic: Topic, event: Frozen, *, key: str | None = None, event_id: str | None = None
@@ -104,6 +107,9 @@ class Said:
         assert event_id
         assert (topic.name, key is None) in {("control", True), ("availability", False)}
         self.events.append(event)
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        self.traces.append(carrier.get("traceparent", ""))
 
     def take(self, *kinds: type[Frozen]) -> list[Frozen]:
         taken = [event for event in self.events if not kinds or isinstance(event, kinds)]
@@ -183,6 +189,14 @@ async def test_after_a_restart_held_claims_are_granted_again() -> None:
     assert said.take(*CONTROL) == [ClaimGranted(claim="c1", node="n-c1")] * 2
     await desk_of(cloud, said).round(plan(claim("c1", "n-c1")))
     assert said.take(*CONTROL) == []
+
+
+async def test_what_is_said_of_a_claim_goes_on_with_the_trace_of_its_plan() -> None:
+    said, trace = Said(), "0af7651916cd43dd8448eb211c80319c"
+    headers = [("traceparent", f"00-{trace}-b7ad6b7169203331-01".encode())]
+    await desk_of(Cloud(size=1), said).round(plan(claim("c1"), claim("c2")), headers)
+    assert [type(event) for event in said.events] == [ClaimGranted, ClaimRefused, AvailabilityOffered]
+    assert [trace in parent for parent in said.traces] == [True, True, False]
 
 
 async def test_a_lost_node_is_reported_once_and_its_claim_gets_no_other() -> None:
