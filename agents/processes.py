@@ -39,7 +39,7 @@ def detach(command: Sequence[str], *, environment: Mapping[str, str], log: Path)
     log.parent.mkdir(parents=True, exist_ok=True)
     pid = os.posix_spawn(
         command[0],
-        command,
+        tuple(command),
         environment,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -13,7 +13,6 @@ from typing import Literal
 
 from agents import local_process
 from agents.files import write_atomically
-from agents.local_process import Started
 from agents.processes import Started
 from agents.provision import Gone, Place, Refused
 from schemas.base import Count, Frozen, Millis, Name

@@ -22,7 +22,7 @@ def test_keys_are_made_once_and_for_their_owner_only(tmp_path: Path) -> None:
 def test_unreadable_keys_are_an_error_and_stay(tmp_path: Path) -> None:
     kept = tmp_path / guard_keys.KEYS
     kept.write_text("{}")
-    with pytest.raises(StateError, match="guard-keys.json: public"):
+    with pytest.raises(StateError, match=r"guard-keys\.json: public"):
         keys(tmp_path)
     assert kept.read_text() == "{}"
 
