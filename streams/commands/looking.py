@@ -19,6 +19,24 @@ DIFFERENT = 1
 
 
 @command()
+def status(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say how the fleet stands: what is wrong, demand, instances, nodes, by the log as it is now."""
+    from streams.operating import current_status
+    from streams.status_view import show
+
+    shared.need_topics(context.obj)
+    with shared.bad_input():
+        now = asyncio.run(current_status(context.obj))
+    if as_json:
+        typer.echo(now.model_dump_json())
+    else:
+        show(now)
+
+
+@command()
 def plans(
     context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a plan.")] = False,
