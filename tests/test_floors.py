@@ -12,7 +12,14 @@ REPO = Path(__file__).resolve().parent.parent
 TOP_LEVEL = ("agents", "schemas", "solver", "streams")
 
 # Pure: the same input gives the same output (docs/architecture.md). A folder stands for everything below it.
-PURE = ("solver", "streams/core", "agents/ledger.py", "agents/lifecycle.py", "agents/routing.py")
+PURE = (
+    "solver",
+    "streams/core",
+    "agents/deployable.py",
+    "agents/ledger.py",
+    "agents/lifecycle.py",
+    "agents/routing.py",
+)
 IMPURE_IMPORTS = frozenset(
     {
         *("aiokafka", "asyncio", "faust", "httpx", "mode", "opentelemetry", "socket", "zmq"),
