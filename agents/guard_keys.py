@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from agents.files import write_atomically
-from agents.instance import KeyPair, new_keys
+from agents.star import KeyPair, new_keys
 from agents.state_dir import StateError
 from schemas.base import Frozen
 from schemas.codec import describe
