@@ -170,6 +170,8 @@ class Stock(Frozen):
     configuration: Name
     nodes: Count
     usd_per_hour: Usd
+    refused: tuple[Name, ...] = ()
+    """Why some held nodes do not count: what they refused (`schemas.events.NODE_REFUSALS`)."""
 
 
 class Running(Frozen):
@@ -182,11 +184,15 @@ class Running(Frozen):
 
 
 class Unfit(Frozen):
-    """A place that refused a model: no instance of it goes on this configuration in this pool for now."""
+    """A place that refused a model: nothing of it that does not run there goes there for now."""
 
     model: Name
     pool: Pool
     configuration: Name
+    reason: Name = "refused"
+    """What it was (`schemas.events.Refusal`)."""
+    tries: Count = 0
+    """New instances that may go there all the same: one, to see, once the back-off is over."""
 
 
 class Problem(Frozen):
