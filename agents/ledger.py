@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from schemas.base import Count, Frozen, Millis, Name
+from schemas.base import Count, Frozen, Millis, Name, Rate
 from schemas.catalog import Whole
-from schemas.events import StageState
+from schemas.events import Refusal, StageState
 
 State = Literal["absent"] | StageState
 Verb = Literal["start", "refuse", "lapse", "spare", "ready", "drain", "stop", "gone", "forget"]
@@ -24,11 +24,16 @@ MOVES: Mapping[tuple[State, Verb], State] = {
     ("starting", "ready"): "ready",
     ("starting", "stop"): "draining",  # cancelled
     ("starting", "gone"): "failed",
+    ("starting", "refuse"): "refused",  # its engine found that this node cannot do it
+    ("ready", "ready"): "ready",  # said again, to the agent that adopted it
     ("ready", "drain"): "draining",
+    ("ready", "stop"): "draining",  # its attempt is broken, or given up
     ("ready", "gone"): "failed",
+    ("ready", "refuse"): "failed",  # too late to refuse
     ("draining", "ready"): "draining",  # became ready while it was being cancelled
     ("draining", "stop"): "draining",  # killed at the deadline
     ("draining", "gone"): "drained",
+    ("draining", "refuse"): "drained",  # found so while it was being cancelled
     ("drained", "forget"): "absent",
     ("failed", "forget"): "absent",
     ("refused", "forget"): "absent",
@@ -79,7 +84,13 @@ class Held(Frozen):
     devices: tuple[Count, ...]
     state: StageState
     reason: str | None = None
+    refusal: Refusal | None = None
+    """Set when it is refused."""
     endpoint: str | None = None
+    verified: bool | None = None
+    start_s: Rate | None = None
+    pull_s: Rate | None = None
+    """These four as its engine said when it was up (`agents.engine.Up`)."""
     deadline_ms: Millis | None = None
     """When its drain ends by force."""
     stopped: bool = False
@@ -127,6 +138,8 @@ class Decline:
     spots: tuple[Spot, ...]
     verb: Literal["refuse", "lapse", "spare"]
     reason: str
+    refusal: Refusal | None = None
+    """Which one, when it refuses."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +154,7 @@ class Drain:
 
 @dataclass(frozen=True)
 class Stop:
-    """End now: it was still starting, or its drain took too long."""
+    """End now: it was still starting, its attempt is over, or its drain took too long."""
 
     key: RankKey
     reason: str
@@ -158,10 +171,13 @@ class Forget:
 
 @dataclass(frozen=True)
 class Ready:
-    """Observed: the engine is up; `endpoint` (host:port) is the instance's door, at its head."""
+    """Observed: the engine is up; the fields are those of `agents.engine.Up`."""
 
     key: RankKey
     endpoint: str | None = None
+    verified: bool | None = None
+    start_s: float | None = None
+    pull_s: float | None = None
     verb: Literal["ready"] = "ready"
 
 
@@ -171,7 +187,12 @@ class Gone:
 
     key: RankKey
     reason: str | None = None
-    verb: Literal["gone"] = "gone"
+    refusal: Refusal | None = None
+    """Set where this node cannot do it: it never was up."""
+
+    @property
+    def verb(self) -> Literal["gone", "refuse"]:
+        return "gone" if self.refusal is None else "refuse"
 
 
 Action = Start | Decline | Drain | Stop | Forget
@@ -202,13 +223,14 @@ def _take_up(ledger: Ledger, event: Start | Decline) -> Ledger:
         raise IllegalMoveError(
             f"{event.verb} {instance}/{attempt}: attempt {highest} was taken up here before"
         )
-    reason = None if isinstance(event, Start) else event.reason
+    reason, refusal = (None, None) if isinstance(event, Start) else (event.reason, event.refusal)
     new = []
     for spot in event.spots:
         before = ledger.find(spot.key)
         state = _move("absent" if before is None else before.state, event.verb, spot.key)
         assert state != "absent"  # noqa: S101  no move leads from absent to absent
-        new.append(Held(**spot.key._asdict(), devices=spot.devices, state=state, reason=reason))
+        place = spot.key._asdict()
+        new.append(Held(**place, devices=spot.devices, state=state, reason=reason, refusal=refusal))
     attempts = {**ledger.attempts, instance: max(attempt, highest)}
     return ledger.model_copy(update={"attempts": attempts, "held": (*ledger.held, *new)})
 
@@ -222,7 +244,8 @@ def _move(state: State, verb: Verb, key: RankKey) -> State:
 def _changes(before: Held, event: Drain | Stop | Forget | Observation) -> dict[str, object]:
     match event:
         case Ready():
-            return {"endpoint": event.endpoint} if before.state == "starting" else {}
+            up = ("endpoint", "verified", "start_s", "pull_s")
+            return {} if before.state == "draining" else {fact: getattr(event, fact) for fact in up}
         case Drain():
             return {"deadline_ms": event.deadline_ms, "reason": event.reason}
         case Stop():
@@ -230,7 +253,9 @@ def _changes(before: Held, event: Drain | Stop | Forget | Observation) -> dict[s
         case Gone():
             return {
                 "endpoint": None,
+                "verified": None,
                 "reason": event.reason or before.reason or "it ended without being told to",
+                "refusal": event.refusal if before.state == "starting" else None,
             }
         case Forget():
             return {}

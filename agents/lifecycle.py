@@ -6,20 +6,25 @@ Laws
 3. The newest plan is the whole wish. What it drains, names no longer, or names with a higher attempt ends
    here; so does the rest of an attempt of which a rank ended here: the instance is the restart unit.
 4. Ending is gentle: what is starting is cancelled, what is ready is drained; only the drain deadline kills.
+   What cannot finish is stopped at once, ready or not: the rest of a broken attempt, and an attempt that the
+   plan has left behind, since the core counts one up only after it saw the last end, or gave it up.
 5. An attempt starts with all its ranks of this node or with none, and never on a device, nor beside an
    older attempt, that still lives here: it waits until that is gone.
 6. What this node can never do is refused, with the reason.
 7. What ended stays in the ledger, and is reported, until the plan no longer has its (instance, attempt).
-8. Without a plan nothing starts and nothing stops.
+8. Without a plan nothing starts, and nothing ends before the node itself is to end.
 
 The states and the moves between them are the table `agents.ledger.MOVES`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agents.ledger import Action, Attempt, Decline, Drain, Forget, Held, Ledger, RankKey, Spot, Start, Stop
+from schemas.events import Refusal
 from schemas.plans import Instance, Plan, Rank, Role
+from schemas.problems import Template
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,14 @@ class Means:
     devices: int
     memory_gb: float
     """Of all devices together; they are alike."""
+    engine: str | None = None
+    """Engine version of this node."""
     drain_deadline_ms: int = 600_000
     """The longest a drain may take."""
     until_ms: int | None = None
     """The node ends then (a spot notice, a shutdown): nothing new starts, no drain goes on longer."""
+    last_ms: int = 30_000
+    """So long before `until_ms` all is drained, replaced or not: what would still come in would be cut."""
     leaving: bool = False
     """It ends of its own accord, and ends what it has whatever the plan says."""
 
@@ -53,8 +62,14 @@ class Share:
     attempt: Attempt
     role: Role
     spots: tuple[Spot, ...]
-    cannot: str | None
-    """Why this node can never do it."""
+    cannot: "Cannot | None"
+
+
+class Cannot(NamedTuple):
+    """Why this node can never do its part."""
+
+    refusal: Refusal
+    reason: str
 
 
 def decide(ledger: Ledger, plan: Plan | None, me: Means, now_ms: int) -> Decision:
@@ -105,30 +120,44 @@ def _share(plan: Plan, instance: Instance, claim: str, me: Means) -> Share:
         Attempt(instance.id, instance.attempt),
         instance.role,
         tuple(Spot(key, rank.device_ids) for key, rank in mine),
-        _undeployable(plan, instance)
-        or next((why for key, rank in mine if (why := _cannot(key, rank, me))), None),
+        _cannot_run(plan, instance, me)
+        or next((why for key, rank in mine if (why := _cannot_hold(key, rank, me))), None),
     )
 
 
-def _undeployable(plan: Plan, instance: Instance) -> str | None:
-    runtime = plan.template(instance).runtime
-    if runtime != "vllm":
-        return f"runtime {runtime} is not deployable"
-    for stage in instance.stages:
-        if len(stage.ranks) > 1:
-            return f"stage {stage.index}: {len(stage.ranks)} ranks, runtime vllm takes one a stage"
+def _cannot_run(plan: Plan, instance: Instance, me: Means) -> Cannot | None:
+    if instance.engine is not None and instance.engine != me.engine:
+        return Cannot("engine_version", f"engine {instance.engine} is asked for, this node has {me.engine}")
+    if why := undeployable(instance, plan.template(instance)):
+        return Cannot("not_deployable", why)
     return None
 
 
-def _cannot(key: RankKey, rank: Rank, me: Means) -> str | None:
+def _cannot_hold(key: RankKey, rank: Rank, me: Means) -> Cannot | None:
     where = f"stage {key.stage} rank {key.rank}"
     if missing := [device for device in rank.device_ids if device >= me.devices]:
-        return f"{where}: device_ids {missing} do not exist, this node has {me.devices} devices"
-    if rank.tp != len(rank.device_ids):
-        return f"{where}: tp {rank.tp} does not fit {len(rank.device_ids)} device_ids"
+        return Cannot(
+            "devices", f"{where}: device_ids {missing} do not exist, this node has {me.devices} devices"
+        )
     has = me.memory_gb * len(rank.device_ids) / me.devices
     if rank.memory_gb > has + 1e-6:
-        return f"{where}: memory_gb {rank.memory_gb:g} is more than the {has:g} of its devices"
+        return Cannot(
+            "memory", f"{where}: memory_gb {rank.memory_gb:g} is more than the {has:g} of its devices"
+        )
+    return None
+
+
+def undeployable(instance: Instance, template: Template) -> str | None:
+    """To be replaced by `agents.deployable`."""
+    if template.runtime != "vllm":
+        return f"runtime {template.runtime} is not deployable"
+    for stage in instance.stages:
+        if len(stage.ranks) > 1:
+            return f"stage {stage.index}: {len(stage.ranks)} ranks, runtime vllm takes one a stage"
+        for place, rank in enumerate(stage.ranks):
+            if rank.tp != len(rank.device_ids):
+                where = f"stage {stage.index} rank {place}"
+                return f"{where}: tp {rank.tp} does not fit {len(rank.device_ids)} device_ids"
     return None
 
 
@@ -141,7 +170,7 @@ def _taking_up(ledger: Ledger, share: Share, me: Means) -> Start | Decline | str
         reason = f"attempt {highest} was taken up here before; a higher one is needed"
         return Decline(share.attempt, share.spots, "lapse", reason)
     if share.cannot:
-        return Decline(share.attempt, share.spots, "refuse", share.cannot)
+        return Decline(share.attempt, share.spots, "refuse", share.cannot.reason, share.cannot.refusal)
     if me.leaving or me.until_ms is not None:
         return "this node is about to end"
     return _in_the_way(ledger.live, share) or Start(share.attempt, share.spots)
@@ -160,31 +189,42 @@ def _in_the_way(live: Iterable[Held], share: Share) -> str | None:
 def _ending(
     ledger: Ledger, plan: Plan | None, shares: Mapping[Attempt, Share], me: Means, now_ms: int
 ) -> Iterator[Drain | Stop]:
-    over = {held.key.of for held in ledger.held if not held.live}
-    latest_ms = now_ms + me.drain_deadline_ms
+    over = set() if plan is None else {held.key.of for held in ledger.held if not held.live}
     for held in ledger.live:
-        if held.state == "draining":
-            deadlines_ms = [ms for ms in (held.deadline_ms, me.until_ms) if ms is not None]
-            if not held.stopped and any(now_ms >= ms for ms in deadlines_ms):
+        if held.stopped:
+            continue
+        if reason := _why_stop(held, shares, over):
+            yield Stop(held.key, reason)
+        elif held.state == "draining":
+            if any(ms is not None and now_ms >= ms for ms in (held.deadline_ms, me.until_ms)):
                 yield Stop(held.key, "killed at its drain deadline")
-        elif reason := _why_end(held, plan, shares, over, me):
+        elif reason := _why_drain(held, plan, shares, me, now_ms):
             if held.state == "starting":
                 yield Stop(held.key, f"cancelled: {reason}")
             else:
-                yield Drain(held.key, latest_ms, reason)
+                yield Drain(held.key, now_ms + me.drain_deadline_ms, reason)
 
 
-def _why_end(
-    held: Held, plan: Plan | None, shares: Mapping[Attempt, Share], over: set[Attempt], me: Means
+def _why_stop(held: Held, shares: Mapping[Attempt, Share], over: set[Attempt]) -> str | None:
+    """Why there is no point in letting it finish."""
+    for instance, attempt in shares:
+        if instance == held.instance and attempt > held.attempt:
+            return f"attempt {attempt} takes its place"
+    if held.state != "draining" and held.key.of in over:
+        return "another rank of its attempt ended here"
+    return None
+
+
+def _why_drain(
+    held: Held, plan: Plan | None, shares: Mapping[Attempt, Share], me: Means, now_ms: int
 ) -> str | None:
     if me.leaving:
         return "the node is leaving"
+    if me.until_ms is not None and now_ms >= me.until_ms - me.last_ms:
+        return "the node is about to end"
     if plan is None:
         return None
     share = shares.get(held.key.of)
     if share is None:
-        higher = [a.attempt for a in shares if a.instance == held.instance and a.attempt > held.attempt]
-        return f"attempt {higher[0]} takes its place" if higher else f"plan {plan.id} has it no more"
-    if share.role == "draining":
-        return f"plan {plan.id} drains it"
-    return "another rank of its attempt ended here" if held.key.of in over else None
+        return f"plan {plan.id} has it no more"
+    return f"plan {plan.id} drains it" if share.role == "draining" else None

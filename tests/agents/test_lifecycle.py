@@ -26,10 +26,11 @@ from agents.ledger import (
     advance,
 )
 from agents.lifecycle import Decision, Means, decide
+from schemas.events import Refusal
 from schemas.plans import Plan
 from tests.agents.making import instance, plan, rank, template
 
-ME = Means("n1", devices=4, memory_gb=96.0, drain_deadline_ms=600_000)
+ME = Means("n1", devices=4, memory_gb=96.0, engine="e-1", drain_deadline_ms=600_000, last_ms=2_000)
 KEY = RankKey("i1", 1, 0, 0)
 
 
@@ -157,14 +158,24 @@ def test_a_drain_is_not_taken_back() -> None:
     assert node.states() == {KEY: "drained"}
 
 
-def test_a_higher_attempt_ends_the_older_first() -> None:
+def test_a_higher_attempt_stops_the_older_first() -> None:
+    """The core counts up only what has ended or what it gave up on: a gentle end would hold the devices."""
     node = started(Ready(KEY))
     wish = plan(2, instance("i1", rank("c1", 3), attempt=2))
     decision = node.follow(wish)
-    assert decision.actions == (Drain(KEY, 600_000, "attempt 2 takes its place"),)
+    assert decision.actions == (Stop(KEY, "attempt 2 takes its place"),)
     assert decision.waiting == {RankKey("i1", 2, 0, 0): "waiting for attempt 1 to end"}
     node.see(Gone(KEY))
     assert [type(action) for action in node.follow(wish).actions] == [Forget, Start]
+
+
+def test_a_higher_attempt_cuts_an_older_ones_drain() -> None:
+    node = started(Ready(KEY))
+    node.follow(plan(2, instance("i1", role="draining")))
+    assert node.follow(plan(3, instance("i1", attempt=2))).actions == (
+        Stop(KEY, "attempt 2 takes its place"),
+    )
+    assert node.follow(plan(3, instance("i1", attempt=2))).actions == (), "told once"
 
 
 def test_a_busy_device_is_waited_for() -> None:
@@ -183,7 +194,7 @@ def test_the_rest_of_a_broken_attempt_ends() -> None:
     other = RankKey("i1", 1, 1, 0)
     node.follow(wish)
     node.see(Ready(KEY), Ready(other), Gone(other, "exit status 1"))
-    assert node.follow(wish).actions == (Drain(KEY, 600_000, "another rank of its attempt ended here"),)
+    assert node.follow(wish).actions == (Stop(KEY, "another rank of its attempt ended here"),)
 
 
 def test_what_was_never_started_is_spared() -> None:
@@ -194,7 +205,7 @@ def test_what_was_never_started_is_spared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "reason"),
+    ("wish", "refusal", "reason"),
     [
         (
             plan(
@@ -202,30 +213,83 @@ def test_what_was_never_started_is_spared() -> None:
                 instance("i1", of=template(runtime="coral")),
                 templates=(template(runtime="coral"),),
             ),
+            "not_deployable",
             "runtime coral is not deployable",
         ),
         (
+            plan(1, instance("i1").model_copy(update={"engine": "e-2"})),
+            "engine_version",
+            "engine e-2 is asked for, this node has e-1",
+        ),
+        (
             plan(1, instance("i1", rank(device=4))),
+            "devices",
             "stage 0 rank 0: device_ids [4] do not exist, this node has 4 devices",
         ),
         (
             plan(1, instance("i1", rank(memory_gb=24.5))),
+            "memory",
             "stage 0 rank 0: memory_gb 24.5 is more than the 24 of its devices",
         ),
-        (plan(1, instance("i1", rank(tp=2))), "stage 0 rank 0: tp 2 does not fit 1 device_ids"),
+        (
+            plan(1, instance("i1", rank(tp=2))),
+            "not_deployable",
+            "stage 0 rank 0: tp 2 does not fit 1 device_ids",
+        ),
         (
             plan(1, instance("i1", rank(device=0), rank(device=9))),
+            "devices",
             "stage 1 rank 0: device_ids [9] do not exist, this node has 4 devices",
         ),
     ],
 )
-def test_what_cannot_be_is_refused_whole(wish: Plan, reason: str) -> None:
+def test_what_cannot_be_is_refused_whole(wish: Plan, refusal: Refusal, reason: str) -> None:
     node = Node()
     (decline,) = node.follow(wish).actions
     assert isinstance(decline, Decline)
-    assert decline.reason == reason
-    assert set(node.states().values()) == {"refused"}
+    assert (decline.refusal, decline.reason) == (refusal, reason)
+    assert {(held.state, held.refusal, held.reason) for held in node.ledger.held} == {
+        ("refused", refusal, reason)
+    }
     assert node.follow(wish).actions == ()
+
+
+def test_what_its_engine_finds_impossible_is_refused() -> None:
+    node = started(Gone(KEY, "no folder has tiny", "unknown_model"))
+    (held,) = node.ledger.held
+    assert (held.state, held.refusal, held.reason) == ("refused", "unknown_model", "no folder has tiny")
+    assert node.follow(plan(2, instance("i1"))).actions == ()
+
+
+def test_a_refusal_ends_the_other_ranks_here() -> None:
+    node = Node()
+    wish = plan(1, instance("i1", rank("c1", 0), rank("c1", 1)))
+    node.follow(wish)
+    node.see(Gone(KEY, "a stranger is on device 0", "device_busy"))
+    other = RankKey("i1", 1, 1, 0)
+    assert node.follow(wish).actions == (Stop(other, "another rank of its attempt ended here"),)
+    node.see(Gone(other))
+    assert node.states() == {KEY: "refused", other: "drained"}
+
+
+@pytest.mark.parametrize("before", ["cancelled", "ready"])
+def test_only_a_rank_that_starts_can_be_refused(before: str) -> None:
+    node = started(*([Ready(KEY)] if before == "ready" else []))
+    if before == "cancelled":
+        node.follow(plan(2))
+    node.see(Gone(KEY, "x", "memory"))
+    assert node.states() == {KEY: "failed" if before == "ready" else "drained"}
+    assert node.ledger.held[0].refusal is None
+
+
+def test_what_is_up_says_it_again_to_the_next_agent() -> None:
+    said = Ready(KEY, "127.0.0.1:1", verified=True, start_s=31.5, pull_s=4.0)
+    node = started(said, said)
+    (held,) = node.ledger.held
+    assert (held.state, held.endpoint, held.verified) == ("ready", "127.0.0.1:1", True)
+    assert (held.start_s, held.pull_s) == (31.5, 4.0)
+    node.see(Gone(KEY, "killed"))
+    assert (node.ledger.held[0].endpoint, node.ledger.held[0].verified) == (None, None)
 
 
 def test_a_node_about_to_end_starts_nothing_and_hurries_its_drains() -> None:
@@ -238,6 +302,22 @@ def test_a_node_about_to_end_starts_nothing_and_hurries_its_drains() -> None:
     node.follow(plan(3))
     node.now_ms = 5_000
     assert node.follow(plan(3)).actions == (Stop(KEY, "killed at its drain deadline"),)
+
+
+def test_a_node_about_to_end_drains_last_what_no_plan_has_moved() -> None:
+    node = started(Ready(KEY))
+    node.follow(plan(1, instance("i1"), instance("i2", rank(device=1))))
+    other = RankKey("i2", 1, 0, 0)
+    node.me, wish = replace(ME, until_ms=5_000), plan(2, instance("i1"), instance("i2", rank(device=1)))
+    node.now_ms = 2_999
+    assert node.follow(wish).actions == ()
+    node.now_ms = 3_000
+    assert node.follow(wish).actions == (
+        Drain(KEY, 603_000, "the node is about to end"),
+        Stop(other, "cancelled: the node is about to end"),
+    )
+    node.now_ms = 5_000
+    assert node.follow(wish).actions == (Stop(KEY, "killed at its drain deadline"),)
 
 
 def test_a_notice_cuts_a_drain_that_runs() -> None:
@@ -294,7 +374,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 STEPS = st.one_of(
     st.tuples(st.just("plan"), st.integers(0, 3)),
-    st.tuples(st.sampled_from(["ready", "gone", "crash"]), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["ready", "gone", "crash", "refuse"]), st.integers(0, 2)),
     st.tuples(st.just("wait"), st.sampled_from([1_000, 700_000])),
     st.tuples(st.just("restart"), st.just(0)),
 )
@@ -337,7 +417,9 @@ def happen(node: Node, what: str, which: int) -> None:
         node.see(*(Gone(held.key, "restarted") for held in live))
     elif live:
         held = live[which % len(live)]
-        if what == "ready" and held.state != "ready":
+        if what == "ready":
             node.see(Ready(held.key))
+        elif what == "refuse":
+            node.see(Gone(held.key, "not here", "device_busy"))
         elif what in ("gone", "crash"):
             node.see(Gone(held.key, None if what == "gone" else "exit status 1"))
