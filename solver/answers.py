@@ -82,9 +82,18 @@ def _binding(library: Library, columns: Columns, key: str, counts: tuple[int, ..
     for i in columns.of(key):
         column = columns.columns[i]
         short |= {n for n, nodes in column.uses.items() if left[column.pool.key, n] < nodes}
-    if not columns.of(key) and not short:  # no pool at all
+    if not columns.of(key) and not short and not columns.unfit[key]:  # no pool at all
         short = {name for rated in library.by_service[key] for name in rated.template.nodes}
-    return f"stock of {', '.join(sorted(short))}" if short else "work limit of the solver"
+    return _named(columns, short, columns.unfit[key])
+
+
+def _named(columns: Columns, short: set[str], refused: frozenset[str]) -> str:
+    """Both kinds of obstacle in words: stock that is too small, places that refused the model."""
+    withheld = {r for (_, name), said in columns.withheld.items() if name in short for r in said}
+    parts = [f"stock of {', '.join(sorted(short))}"] if short else []
+    if withheld or refused:
+        parts.append(f"refused: {', '.join(sorted(withheld | refused))}")
+    return "; ".join(parts) or "work limit of the solver"
 
 
 def _why_no_template(library: Library, key: str) -> str:

@@ -3,10 +3,11 @@
 Everything here is plain data, sorted, so that the same problem always gives the same model.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from schemas.problems import Pool, Problem, Rating, Service, Template
+from schemas.problems import Pool, Problem, Rating, Service, Template, Unfit
 from solver.library import Library, Rated
 
 
@@ -26,7 +27,7 @@ class Column:
     usd_per_hour: float
     running: int
     limit: int
-    """Instances that the pool's whole stock could hold."""
+    """Instances that the pool's stock could hold; where it refused the model, those that run or may try."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class Columns:
     ratio: dict[str, float]
     wanted: dict[str, frozenset[str]] = field(default_factory=dict)
     """Service key -> configurations of templates that a pool's stock is too small for."""
+    unfit: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Service key -> refusals that keep its templates from places with the stock for them."""
+    withheld: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    """(pool key, configuration) -> what nodes refused that are held and do not count as stock."""
 
     def of(self, service: str) -> list[int]:
         """Indices of a service's columns."""
@@ -52,7 +57,8 @@ def make_columns(problem: Problem, library: Library) -> Columns:
     """Pair templates with pools: only wanted services, configurations that are not excluded, and what fits.
 
     A column whose one instance needs more than its pool's stock is dropped: it could never be used, and it
-    weakens the linear relaxation. Templates that run now are columns even where the library lacks them.
+    weakens the linear relaxation. So is one in a place that refused its model, but for what runs there and is
+    to be tried. Templates that run now are columns even where the library lacks them.
 
     Raises:
         ProblemError: another library than the problem names, a demand or stock given twice, a ratio below 0.
@@ -60,27 +66,32 @@ def make_columns(problem: Problem, library: Library) -> Columns:
     _check(problem, library)
     demand = {d.service.key: d.rate for d in problem.demands if d.rate > 0}
     services = {d.service.key: d.service for d in problem.demands if d.rate > 0}
-    excluded = set(problem.excluded_configurations)
-    stocks = [s for s in problem.stocks if s.configuration not in excluded]
-    nodes = {(s.pool.key, s.configuration): s.nodes for s in stocks}
-    price = {(s.pool.key, s.configuration): s.usd_per_hour for s in stocks}
-    pools = {s.pool.key: s.pool for s in stocks}
-    running = _running(problem)
+    market = _Market(problem)
     columns: list[Column] = []
     wanted: dict[str, set[str]] = {key: set() for key in demand}
+    unfit: dict[str, set[str]] = {key: set() for key in demand}
     for rated in _candidates(problem, library, services):
-        key, uses = rated.service.key, rated.template.uses()
-        for pool_key in sorted(pools):
-            limit = min(nodes.get((pool_key, name), 0) // count for name, count in uses.items())
-            if limit < 1:
-                wanted[key] |= {n for n, k in uses.items() if nodes.get((pool_key, n), 0) < k}
+        key = rated.service.key
+        for pool_key in sorted(market.pools):
+            if short := market.short(rated, pool_key):
+                wanted[key] |= short
                 continue
-            usd = sum(price[pool_key, name] * count for name, count in uses.items())
-            now = running.get((key, rated.template.id, pool_key), 0)
-            pool = pools[pool_key]
-            columns.append(Column(rated.service, rated.template, rated.rating, pool, uses, usd, now, limit))
-    frozen = {key: frozenset(names) for key, names in wanted.items()}
-    return Columns(tuple(columns), demand, services, nodes, dict(problem.startup_ratio), frozen)
+            unfit[key] |= {
+                f"{u.reason} on {u.configuration} in {pool_key}" for u in market.refusals(rated, pool_key)
+            }
+            column = market.column(rated, pool_key)
+            if column.limit > 0:
+                columns.append(column)
+    return Columns(
+        columns=tuple(columns),
+        demand=demand,
+        services=services,
+        nodes=market.nodes,
+        ratio=dict(problem.startup_ratio),
+        wanted={key: frozenset(names) for key, names in wanted.items()},
+        unfit={key: frozenset(said) for key, said in unfit.items()},
+        withheld=market.withheld,
+    )
 
 
 def covers(column: Column, columns: Columns) -> float:
@@ -104,14 +115,47 @@ def _candidates(problem: Problem, library: Library, services: dict[str, Service]
         yield from (known[id_] for id_ in sorted(known))
 
 
-def _running(problem: Problem) -> dict[tuple[str, str, str], int]:
-    """(service key, template id, pool key) -> instances."""
-    count: dict[tuple[str, str, str], int] = {}
-    for run in problem.running:
-        service = Rated(template=run.template, rating=run.rating).service
-        key = (service.key, run.template.id, run.pool.key)
-        count[key] = count.get(key, 0) + run.count
-    return count
+class _Market:
+    """What a problem says of its places: what is there, at what price, what runs, what was refused."""
+
+    def __init__(self, problem: Problem) -> None:
+        stocks = [s for s in problem.stocks if s.configuration not in problem.excluded_configurations]
+        self.pools = {s.pool.key: s.pool for s in stocks}
+        self.nodes = {(s.pool.key, s.configuration): s.nodes for s in stocks}
+        self.withheld = {(s.pool.key, s.configuration): s.refused for s in stocks if s.refused}
+        self._price = {(s.pool.key, s.configuration): s.usd_per_hour for s in stocks}
+        self._unfit = {(u.model, u.pool.key, u.configuration): u for u in problem.unfit}
+        self._running: Counter[tuple[str, str, str]] = Counter()
+        for run in problem.running:
+            service = Rated(template=run.template, rating=run.rating).service
+            self._running[service.key, run.template.id, run.pool.key] += run.count
+
+    def short(self, rated: Rated, pool: str) -> set[str]:
+        """Configurations of which a pool has less than one instance takes."""
+        uses = rated.template.uses()
+        return {name for name, count in uses.items() if self.nodes.get((pool, name), 0) < count}
+
+    def refusals(self, rated: Rated, pool: str) -> list[Unfit]:
+        """What stands against a template in a pool."""
+        keys = ((rated.template.model, pool, name) for name in rated.template.uses())
+        return [self._unfit[key] for key in keys if key in self._unfit]
+
+    def column(self, rated: Rated, pool: str) -> Column:
+        """A template in a pool that has the nodes for it."""
+        uses = rated.template.uses()
+        running = self._running[rated.service.key, rated.template.id, pool]
+        room = [self.nodes[pool, name] // count for name, count in uses.items()]
+        allowed = [running + unfit.tries for unfit in self.refusals(rated, pool)]
+        return Column(
+            service=rated.service,
+            template=rated.template,
+            rating=rated.rating,
+            pool=self.pools[pool],
+            uses=uses,
+            usd_per_hour=sum(self._price[pool, name] * count for name, count in uses.items()),
+            running=running,
+            limit=min(room + allowed),
+        )
 
 
 def _check(problem: Problem, library: Library) -> None:

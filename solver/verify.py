@@ -12,8 +12,8 @@ from typing import Literal
 from schemas.problems import Answer, Chosen, Problem
 
 Name = Literal[
-    "problem", "twice", "pool", "excluded", "capacity", "service", "rating", "demand", "unmet", "price",
-    "penalty", "bound",
+    "problem", "twice", "pool", "excluded", "unfit", "capacity", "service", "rating", "demand", "unmet",
+    "price", "penalty", "bound",
 ]  # fmt: skip
 
 SHARE = 1e-5
@@ -32,7 +32,7 @@ class Violation:
 
 def verify(problem: Problem, answer: Answer) -> tuple[Violation, ...]:
     """All violations of an answer, in a fixed order; empty if it satisfies its problem."""
-    checks = (_identity, _pools, _capacity, _services, _demand, _prices, _penalty, _bound)
+    checks = (_identity, _pools, _unfit, _capacity, _services, _demand, _prices, _penalty, _bound)
     return tuple(violation for check in checks for violation in check(problem, answer))
 
 
@@ -54,6 +54,22 @@ def _pools(problem: Problem, answer: Answer) -> Iterator[Violation]:
                 yield Violation("pool", f"{chosen.template.id}: no {name} in {chosen.pool.key}")
             if name in problem.excluded_configurations:
                 yield Violation("excluded", f"{chosen.template.id}: {name} is excluded")
+
+
+def _unfit(problem: Problem, answer: Answer) -> Iterator[Violation]:
+    """Where a place refused a model there is no more of it than runs there, and what may be tried."""
+    running = _running(problem)
+    for chosen in answer.chosen:
+        for unfit in problem.unfit:
+            here = (chosen.template.model, chosen.pool) == (unfit.model, unfit.pool)
+            if not here or unfit.configuration not in chosen.template.nodes:
+                continue
+            allowed = running[_key(chosen)] + unfit.tries
+            if chosen.count > allowed:
+                where = f"{unfit.configuration} in {unfit.pool.key}"
+                yield Violation(
+                    "unfit", f"{chosen.template.id}: {chosen.count} on {where}, {allowed} allowed"
+                )
 
 
 def _capacity(problem: Problem, answer: Answer) -> Iterator[Violation]:
@@ -116,10 +132,7 @@ def _prices(problem: Problem, answer: Answer) -> Iterator[Violation]:
 
 def _penalty(problem: Problem, answer: Answer) -> Iterator[Violation]:
     """Instances beyond those running pay K times their price."""
-    running: Counter[tuple[str, str, str]] = Counter()
-    for run in problem.running:
-        service = f"{run.template.model}/{run.rating.slo_class}/{run.template.phase}"
-        running[service, run.template.id, run.pool.key] += run.count
+    running = _running(problem)
     penalty = 0.0
     for chosen in answer.chosen:
         new = max(0, chosen.count - running[_key(chosen)])
@@ -136,6 +149,15 @@ def _bound(_: Problem, answer: Answer) -> Iterator[Violation]:
     gap = (cost - answer.bound_usd_per_hour) / cost if cost > 0 else 0.0
     if abs(gap - answer.gap) > 1e-6:
         yield Violation("bound", f"gap {answer.gap}, bound and cost give {gap}")
+
+
+def _running(problem: Problem) -> Counter[tuple[str, str, str]]:
+    """(service key, template id, pool key) -> instances."""
+    running: Counter[tuple[str, str, str]] = Counter()
+    for run in problem.running:
+        service = f"{run.template.model}/{run.rating.slo_class}/{run.template.phase}"
+        running[service, run.template.id, run.pool.key] += run.count
+    return running
 
 
 def _key(chosen: Chosen) -> tuple[str, str, str]:

@@ -17,6 +17,7 @@ from schemas.problems import (
     Template,
     TemplateRank,
     TemplateStage,
+    Unfit,
 )
 from solver.library import Inputs, Library, Rated, Refused
 from solver.roofline import Roofline
@@ -63,6 +64,10 @@ class Toolbox:
         inputs = Inputs(catalog="none", levels=(), configurations=(), n_max=1, mixed_max=1, rho=1.0)
         return Library(engine="made-up", inputs=inputs, templates=rated, refused=refused)
 
+    def unfit(self, configuration: str, model: str = "m", tries: int = 0) -> Unfit:
+        """East has refused a model on a configuration."""
+        return Unfit(model=model, pool=EAST, configuration=configuration, reason="unknown_model", tries=tries)
+
     def stock(self, configuration: str, nodes: int, usd: float, pool: Pool = EAST) -> Stock:
         return Stock(pool=pool, configuration=configuration, nodes=nodes, usd_per_hour=usd)
 
@@ -78,6 +83,7 @@ class Toolbox:
         running: Sequence[Running] = (),
         ratio: dict[str, float] | None = None,
         excluded: Sequence[str] = (),
+        unfit: Sequence[Unfit] = (),
     ) -> Problem:
         return Problem(
             id="p",
@@ -87,6 +93,7 @@ class Toolbox:
             running=tuple(running),
             startup_ratio=ratio or {},
             excluded_configurations=tuple(excluded),
+            unfit=tuple(unfit),
         )
 
 

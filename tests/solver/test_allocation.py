@@ -51,7 +51,7 @@ def shortfall(columns: Columns, answer: Answer) -> float:
 
 
 def random_case(seed: int, box: Any) -> tuple[Problem, Library]:
-    """Two models, up to two templates each, two pools; stock of up to two nodes; some running."""
+    """Two models, up to two templates each, two pools; stock of up to two nodes; some running or refused."""
     rng = random.Random(seed)
     names = ["a", "b"]
     combinations = [("a",), ("b",), ("a", "a"), ("a", "b"), ("b", "b")]
@@ -68,8 +68,10 @@ def random_case(seed: int, box: Any) -> tuple[Problem, Library]:
     ]
     running = [box.running(r, rng.randint(1, 2), rng.choice((box.east, box.west))) for r in rated[::2]]
     demands = {model: round(rng.uniform(0.5, 8), 2) for model in ("m", "n")}
+    ratio = {"m": 0.3, "n": rng.choice((0.0, 0.5))}
+    unfit = [box.unfit(rng.choice(names), rng.choice("mn"), rng.randint(0, 1))] if seed % 2 else []
     return (
-        box.problem(library, demands, stocks, running=running, ratio={"m": 0.3, "n": rng.choice((0.0, 0.5))}),
+        box.problem(library, demands, stocks, running=running, ratio=ratio, unfit=unfit),
         library,
     )
 
@@ -211,6 +213,45 @@ def test_a_template_stays_in_one_pool_and_off_excluded_nodes(box: Any) -> None:
     none = solve(box.problem(library, {"m": 4.0}, stocks, excluded=["a"]), library)
     assert none.chosen == ()
     assert none.unmet[0].share == 1
+
+
+def test_a_place_that_refused_a_model_gets_no_more_of_it_and_other_places_take_over(box: Any) -> None:
+    a, other = box.rated(["a"], 1.0), box.rated(["a"], 1.0, "n")
+    library = box.library(*sorted([a, other], key=lambda r: r.template.id))
+    stocks = [box.stock("a", 6, 1.0), box.stock("a", 1, 9.0, box.west)]
+    problem = box.problem(
+        library, {"m": 3.0, "n": 1.0}, stocks, running=[box.running(a, 1)], unfit=[box.unfit("a")]
+    )
+    answer = solve(problem, library)
+    assert verify(problem, answer) == ()
+    chosen = {(c.service.model, c.pool.region): c.count for c in answer.chosen}
+    assert chosen == {("m", "east"): 1, ("m", "west"): 1, ("n", "east"): 1}, "what runs there stays"
+    (unmet,) = answer.unmet
+    assert unmet.binding == "stock of a; refused: unknown_model on a in c/east/*/on-demand"
+
+
+def test_once_the_back_off_is_over_one_instance_may_try(box: Any) -> None:
+    a = box.rated(["a"], 1.0)
+    library = box.library(a)
+    problem = box.problem(library, {"m": 3.0}, [box.stock("a", 6, 1.0)], unfit=[box.unfit("a", tries=1)])
+    answer = solve(problem, library)
+    assert [c.count for c in answer.chosen] == [1]
+    assert [u.binding for u in answer.unmet] == ["refused: unknown_model on a in c/east/*/on-demand"]
+
+
+def test_a_place_that_refuses_everything_leaves_nothing_but_its_name(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    problem = box.problem(library, {"m": 3.0}, [box.stock("a", 6, 1.0)], unfit=[box.unfit("a")])
+    answer = solve(problem, library)
+    assert answer.chosen == ()
+    assert [u.binding for u in answer.unmet] == ["refused: unknown_model on a in c/east/*/on-demand"]
+
+
+def test_nodes_that_do_not_count_since_they_refuse_are_named(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    stock = box.stock("a", 0, 1.0).model_copy(update={"refused": ("port_taken",)})
+    problem = box.problem(library, {"m": 3.0}, [stock])
+    assert [u.binding for u in solve(problem, library).unmet] == ["stock of a; refused: port_taken"]
 
 
 def test_contradictions_are_typed_errors(box: Any) -> None:

@@ -93,6 +93,15 @@ def test_excluded_configurations_are_found(good: tuple[Problem, Answer]) -> None
     assert "excluded" in {v.name for v in verify(stricter, answer)}
 
 
+def test_more_than_a_refusal_allows_is_found(box: Any, good: tuple[Problem, Answer]) -> None:
+    problem, answer = good
+    first = answer.chosen[0]
+    stricter = problem.model_copy(
+        update={"unfit": (box.unfit(first.template.nodes[0], first.template.model),)}
+    )
+    assert "unfit" in {v.name for v in verify(stricter, answer)}
+
+
 def test_two_ratings_of_one_template_are_found(box: Any, good: tuple[Problem, Answer]) -> None:
     problem, answer = good
     first = answer.chosen[0]
