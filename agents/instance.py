@@ -141,6 +141,15 @@ class Circle:
             raise EngineError(outcome.reason, outcome.refusal)
         return outcome
 
+    async def tell_up(self) -> None:
+        """At the head: the instance was admitted."""
+        self._talk.admit()
+        await self._settle()
+
+    async def told_up(self) -> None:
+        """Elsewhere: wait for the head's `tell_up`."""
+        await self._until(lambda: self._talk.up)
+
     async def broken(self) -> str:
         """Wait until a guard aborts (this one, too), leaves or is silent: why.
 

@@ -68,6 +68,8 @@ class Word(Frozen):
     """What must be the same everywhere; None while the speaker is not ready to launch."""
     master_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """The head's: go."""
+    up: bool = False
+    """The head's: the instance was admitted."""
     end: bool = False
     """The head's: its engine has ended in order, end yours."""
     stop: Stop | None = None
@@ -111,6 +113,8 @@ class Talk:
             keys: every rank of the instance, this one too, and the public key of its node.
         """
         self.master_port: int | None = None
+        self.up = False
+        """The instance was admitted."""
         self.ending = False
         """The end was told: by us at the head, to us elsewhere."""
         self.stop: Stop | None = None
@@ -175,6 +179,11 @@ class Talk:
         self.master_port = master_port
         self._change()
 
+    def admit(self) -> None:
+        """At the head: the instance may serve."""
+        self.up = True
+        self._change()
+
     def abort(self, reason: str) -> None:
         """We cannot go on."""
         self._stop(Stop(reason=reason[:MAX_REASON]))
@@ -214,6 +223,7 @@ class Talk:
         if word.stop is not None:
             self._stop(word.stop)
         if self._me != HEAD:
+            self.up = self.up or word.up
             self.ending = self.ending or word.end
             self.master_port = self.master_port or word.master_port
         self._compare()
@@ -253,13 +263,14 @@ class Talk:
             heard=peer.number,
             facts=self._facts,
             master_port=self.master_port if self._me == HEAD else None,
+            up=self.up and self._me == HEAD,
             end=self.ending and self._me == HEAD,
             stop=self.stop,
         )
 
 
 def _content(word: Word) -> tuple[object, ...]:
-    return (word.facts, word.master_port, word.end, word.stop)
+    return (word.facts, word.master_port, word.up, word.end, word.stop)
 
 
 def _difference(name: str, ours: Mapping[str, str], others: Mapping[Member, Mapping[str, str]]) -> str:
