@@ -1,0 +1,197 @@
+"""Makes a reference (`agents.reference`): one unpartitioned vLLM, asked in several ways.
+
+The ways differ only in what else is computed beside a prompt, so their answers differ by rounding alone; the
+tolerance is a multiple of that.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Mapping
+from itertools import combinations
+from pathlib import Path
+
+import httpx
+
+from agents.engine import EngineError, EngineSpec
+from agents.files import write_atomically
+from agents.ledger import RankKey
+from agents.reference import Answers, Prompts, Reference, ask, deviation, file_of, post, precision
+from agents.revisions import revision_of
+from agents.vllm import VllmNode, launch
+from schemas.plans import Instance, Rank, Stage
+from schemas.problems import LatencyTable, Pool, Rating, Service, Template, TemplateRank, TemplateStage
+
+_TEXTS = (
+    "The tide comes in twice a day, and each time it leaves something behind on the sand.",
+    "In 1687 Newton wrote that every body attracts every other with a force that falls with the square",
+    "def mean(values):\n    total = sum(values)\n    return total / len(values) if values else 0.0\n",
+    "Question: which of the planets has the most moons? Answer:",
+    "Die Rechnung wurde am 3. Mai bezahlt, und am 4. Mai kam die Lieferung in zwei Kisten an.",
+    '{"name": "reef", "layers": 4, "ready": true, "stages": [1, 3]}',
+)
+_TOKENS = 64
+"""The most that is used of a text; all texts fit the shortest context that anybody serves."""
+_TIMES_SPREAD = 5.0
+_LEAST_TOLERANCE = 0.1
+"""Nats. What rounding does to low precisions where one machine's runs agree to the last bit."""
+_NAME = "reference"
+_ASK_S = 120.0
+_END_S = 30.0
+
+
+async def make(
+    folder: Path,
+    node: VllmNode,
+    vllm_args: Mapping[str, str],
+    *,
+    log: Path,
+    tp: int = 1,
+    start_within_s: float = 1800.0,
+) -> Path:
+    """Run one unpartitioned vLLM over the weights in `folder`, ask it, and write the file beside them.
+
+    Args:
+        vllm_args: the variant's.
+        log: where vLLM's output goes.
+        tp: over how many devices of this machine, from the first on.
+
+    Raises:
+        EngineError: vLLM did not start or answer; the text names its log.
+        OSError: the weights cannot be read, or the file not be written.
+    """
+    revision = await asyncio.to_thread(revision_of, folder)
+    async with served(folder, node, vllm_args, log=log, tp=tp, start_within_s=start_within_s) as base_url:
+        prompts = [await _tokens(base_url, text) for text in _TEXTS]
+        answers, spread = await calibrate(base_url, prompts)
+    tolerance = max(_LEAST_TOLERANCE, _TIMES_SPREAD * spread)
+    path = file_of(folder, precision(vllm_args))
+    reference = Reference(
+        revision=revision,
+        precision=precision(vllm_args),
+        engine=node.version,
+        prompts=tuple(tuple(prompt) for prompt in prompts),
+        answers=tuple(tuple(answer) for answer in answers),
+        tolerance=tolerance,
+        calibration=(
+            f"the prompts batched, again, in other order and alone differ by {spread:.3g} at most; "
+            f"{_TIMES_SPREAD:g} times that, at least {_LEAST_TOLERANCE:g}"
+        ),
+    )
+    write_atomically(path, reference.model_dump_json(indent=1) + "\n")
+    return path
+
+
+async def calibrate(base_url: str, prompts: Prompts) -> tuple[Answers, float]:
+    """The answers, and the greatest difference between several ways of asking for them."""
+
+    async def asked(some: Prompts) -> Answers:
+        return await ask(base_url, _NAME, some, timeout_s=_ASK_S)
+
+    alone = [(await asked([prompt]))[0] for prompt in prompts]
+    together = await asked(prompts)
+    again = await asked(prompts)
+    backwards = list(reversed(await asked(list(reversed(prompts)))))
+    ways = (alone, together, again, backwards)
+    return alone, max(deviation(one, other) for one, other in combinations(ways, 2))
+
+
+async def _tokens(base_url: str, text: str) -> list[int]:
+    told = await post(base_url, "/tokenize", {"model": _NAME, "prompt": text}, timeout_s=_ASK_S)
+    return [int(token) for token in told["tokens"][:_TOKENS]]
+
+
+# --- one vLLM for a while --------------------------------------------------------------------------
+@contextlib.asynccontextmanager
+async def served(
+    folder: Path,
+    node: VllmNode,
+    vllm_args: Mapping[str, str],
+    *,
+    log: Path,
+    tp: int = 1,
+    start_within_s: float = 1800.0,
+) -> AsyncIterator[str]:
+    """One unpartitioned vLLM on loopback, healthy, for as long as the context lasts: its base URL."""
+    port = _free_port()
+    command = launch(node, _whole(node, vllm_args, tp), folder, http_port=port, master_port=0, kv_port=0)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command.argv,
+            env=os.environ | command.environment,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+    base_url = f"http://127.0.0.1:{port}"
+    try:
+        async with asyncio.timeout(start_within_s):
+            await _healthy(base_url, process, log)
+        yield base_url
+    except TimeoutError as error:
+        raise EngineError(f"vLLM was not healthy within {start_within_s:g} s; see {log}") from error
+    finally:
+        await _end(process)
+
+
+async def _healthy(base_url: str, process: asyncio.subprocess.Process, log: Path) -> None:
+    async with httpx.AsyncClient(base_url=base_url, timeout=5.0, trust_env=False) as client:
+        while process.returncode is None:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await client.get("/health")).status_code == httpx.codes.OK:
+                    return
+            await asyncio.sleep(0.5)
+    raise EngineError(f"vLLM ended with status {process.returncode} before it was healthy; see {log}")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """In order first, so that no shared memory is left behind; then whatever is left of its group."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), _END_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _whole(node: VllmNode, vllm_args: Mapping[str, str], tp: int) -> EngineSpec:
+    """One rank with all layers, on this machine's first `tp` devices."""
+    devices, memory_gb = tuple(range(tp)), node.device_memory_gb * tp
+    stages = (
+        TemplateStage(layers=1, ranks=(TemplateRank(node=0, device_ids=devices, memory_gb=memory_gb),)),
+    )
+    template = Template(
+        id=Template.identity(_NAME, _NAME, dict(vllm_args), "both", "vllm", (_NAME,), stages),
+        model=_NAME,
+        variant=_NAME,
+        checkpoint=_NAME,
+        vllm_args=dict(vllm_args),
+        phase="both",
+        runtime="vllm",
+        nodes=(_NAME,),
+        stages=stages,
+        latency=LatencyTable(batch=(1,), step_ms=(1.0,), prefill_ms_per_token=1.0, startup_s=1.0),
+    )
+    rank = Rank(claim=_NAME, device_ids=devices, tp=tp, memory_gb=memory_gb)
+    instance = Instance(
+        id=_NAME,
+        attempt=1,
+        role="starting",
+        template_id=template.id,
+        rating=Rating(slo_class=_NAME, throughput=1.0, workload=_NAME, engine=node.version),
+        service=Service(model=_NAME, slo_class=_NAME),
+        pool=Pool(cloud=_NAME, region=_NAME, market="on-demand"),
+        stages=(Stage(index=0, first_layer=0, layers=1, ranks=(rank,)),),
+    )
+    key = RankKey(_NAME, 1, 0, 0)
+    return EngineSpec(instance=instance, template=template, key=key, address="127.0.0.1")
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
