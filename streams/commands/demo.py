@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from schemas.settings import Settings
 from streams.commands import shared
 
 app = typer.Typer()
@@ -12,6 +13,7 @@ app = typer.Typer()
 @app.command()
 def demo(
     context: typer.Context,
+    engine: Annotated[str, typer.Option(help="simulated, or vllm: real engines, on the CPU.")] = "simulated",
     seconds: Annotated[
         float | None,
         typer.Option(callback=shared.seconds, help="Stop after so long; until Ctrl-C if not given."),
@@ -22,12 +24,15 @@ def demo(
 ) -> None:
     """Run the whole loop on this machine: Kafka, fold, control, provisioner, nodes and real input.
 
-    Of the settings it takes `kafka` and `state_dir`; all others are the demo's own, those of
-    schemas/data/demo/settings.yaml.
+    Of the settings it takes `kafka`, `state_dir` and `node.vllm`; all others are the demo's own, in
+    schemas/data/demo.
     """
     from streams.demo.run import run_demo
+    from streams.demo.script import script_for
 
+    settings: Settings = context.obj
     shared.trace()
     with shared.bad_input():
-        code = run_demo(context.obj, seconds=seconds, as_json=as_json)
+        script = script_for(engine, settings.node.vllm)
+        code = run_demo(settings, script, seconds=seconds, as_json=as_json)
     raise typer.Exit(code)

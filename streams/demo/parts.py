@@ -10,11 +10,10 @@ from typing import Self
 from agents import watcher
 from agents.provision_static import Inventory
 from schemas.yamlfile import load_yaml
+from streams.demo.script import Script
 
-DATA = Path(__file__).parents[2] / "schemas" / "data" / "demo"
-SETTINGS, STATIC, LOCAL, FEEDS = (DATA / f"{n}.yaml" for n in ("settings", "static", "local", "feeds"))
 TIME_SCALE = 0.03
-"""Engines start in this share of the time that the performance model gives them."""
+"""Simulated engines start in this share of the time that the performance model gives them."""
 GRACE_S = 10.0
 
 
@@ -69,18 +68,20 @@ class Parts:
             process.wait()
 
 
-def start_workers(parts: Parts) -> None:
-    """One fold, one control, the provisioner and the static nodes' agents."""
-    config = ("--config", str(SETTINGS))
-    parts.start("control", *config, "control").start("fold", *config, "fold")
+def start_workers(parts: Parts, script: Script) -> None:
+    """Fold, control, the provisioner, the static nodes' agents, and a router where there are clients."""
+    parts.start("control", "control").start("fold", "fold")
     scale = ("--time-scale", str(TIME_SCALE))
-    parts.start("provision", *config, "provision", "--static", str(STATIC), "--local", str(LOCAL), *scale)
-    for node in load_yaml(Inventory, STATIC).nodes:
+    local = ("--local", str(script.local), *scale) if script.local else ()
+    parts.start("provision", "provision", "--static", str(script.static), *local)
+    for node in load_yaml(Inventory, script.static).nodes:
         pool = node.pool
         place = ("--cloud", pool.cloud, "--region", pool.region, "--zone", pool.zone, "--market", pool.market)
         configuration = ("--configuration", node.configuration)
-        parts.start(node.name, *config, "node", "--name", node.name, *place, *configuration, *scale)
+        parts.start(node.name, "node", "--name", node.name, *place, *configuration, *scale)
+    if script.load:
+        parts.start("router", "router")
 
 
-def start_feeds(parts: Parts) -> None:
-    parts.start("feeds", "--config", str(SETTINGS), "feed", str(FEEDS))
+def start_feeds(parts: Parts, script: Script) -> None:
+    parts.start("feeds", "feed", str(script.feeds))

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: demand, plan, cost and stages, from the story of the log alone."""
+"""What the demo shows while it runs: its requests; and from the log's story demand, plan, cost, stages."""
 
 from typing import Self
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from schemas.events import StageReport
 from schemas.plans import Plan
 from streams.core.demand import arrival_rate
+from streams.demo.load import Tally
 from streams.story import Story
 from streams.watch import line_of
 
@@ -32,20 +33,32 @@ class View:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, story: Story, passed_s: float) -> None:
+    def show(self, story: Story, tally: Tally | None, passed_s: float) -> None:
         if self._live is not None:
-            self._live.update(_screen(story, passed_s), refresh=True)
+            self._live.update(_screen(story, tally, passed_s), refresh=True)
         elif story.plan is not None and story.plan.id != self._shown:
             self._shown = story.plan.id
             line = f"{passed_s:6.1f} s  {line_of(story.plan)}"
+            if tally is not None:
+                line += f"; {_requests(tally)}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _screen(story: Story, passed_s: float) -> Group:
-    head = Text(f"Coral, {passed_s:.0f} s", style="bold")
+def _screen(story: Story, tally: Tally | None, passed_s: float) -> Group:
+    head = [Text(f"Coral, {passed_s:.0f} s", style="bold")]
+    if tally is not None:
+        head += [Text(_requests(tally)), Text(f"newest answer: {tally.last_words or '-'}", style="dim")]
     if story.plan is None:
-        return Group(head, Text("waiting for the first window, offers and nodes ..."))
-    return Group(head, Text(line_of(story.plan)), _demand(story), _nodes(story, story.plan), _reasons(story))
+        return Group(*head, Text("waiting for the first window, offers and nodes ..."))
+    return Group(*head, Text(line_of(story.plan)), _demand(story), _nodes(story, story.plan), _reasons(story))
+
+
+def _requests(tally: Tally) -> str:
+    errors = sum(tally.errors.values())
+    return (
+        f"{tally.served} answers of {tally.tokens} tokens, {tally.in_flight} under way,"
+        f" {tally.refused} refused, {errors} errors"
+    )
 
 
 def _table(title: str, *columns: str) -> Table:
