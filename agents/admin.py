@@ -11,7 +11,8 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
-from agents.bus import Bus, client_args, read_to_end, reading
+from agents.bus import Bus, read_to_end, reading
+from agents.kafka_client import client_args, reaching
 from schemas import codec, topics
 from schemas.events import LineageStarted, SnapshotManifest
 from schemas.plans import Plan
@@ -32,7 +33,8 @@ async def create_topics(settings: Settings) -> dict[str, bool]:
     """
     admin = AIOKafkaAdminClient(**client_args(settings.kafka))
     try:
-        await admin.start()
+        async with reaching(settings.kafka):
+            await admin.start()
         there = set(await admin.list_topics())
         names = {topic: settings.topic(topic) for topic in topics.TOPICS}
         await _create(admin, settings, [t for t in topics.TOPICS if names[t] not in there])
@@ -53,7 +55,8 @@ async def missing_topics(settings: Settings) -> list[str]:
     """
     admin = AIOKafkaAdminClient(**client_args(settings.kafka))
     try:
-        await admin.start()
+        async with reaching(settings.kafka):
+            await admin.start()
         there = set(await admin.list_topics())
     finally:
         await admin.close()

@@ -6,7 +6,6 @@ process (house.md, law 5).
 
 import asyncio
 import base64
-import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import ConsumerRecord, RecordMetadata
 from opentelemetry import propagate, trace
 
+from agents.kafka_client import client_args, reaching
 from schemas import codec, topics
 from schemas.base import Frozen
 from schemas.codec import Headers
@@ -26,26 +26,11 @@ from schemas.plans import Order, Plan
 from schemas.settings import KafkaSettings
 from schemas.topics import Topic
 
+__all__ = ["Bus", "client_args", "continued", "follow_plans", "read_to_end", "reading"]
+
 FETCH_BYTES = 16 * topics.MIB
 JOIN_TAIL = 64
 """Plans read back on joining: the leader repeats the current one, so the newest are near the end."""
-
-
-def client_args(kafka: KafkaSettings) -> dict[str, Any]:
-    """Connection arguments of every aiokafka client."""
-    args: dict[str, Any] = {
-        "bootstrap_servers": kafka.bootstrap_servers,
-        "security_protocol": kafka.security_protocol,
-    }
-    if kafka.security_protocol.startswith("SASL"):
-        args |= {
-            "sasl_mechanism": kafka.sasl_mechanism,
-            "sasl_plain_username": kafka.sasl_username,
-            "sasl_plain_password": kafka.sasl_password,
-        }
-    if kafka.security_protocol.endswith("SSL"):
-        args["ssl_context"] = ssl.create_default_context(cafile=kafka.ssl_cafile)
-    return args
 
 
 class Bus:
@@ -72,7 +57,8 @@ class Bus:
             request_timeout_ms=120_000,
         )
         try:
-            await producer.start()
+            async with reaching(self.kafka):
+                await producer.start()
         except BaseException:
             await producer.stop()  # it holds sockets and a task even if no broker answered
             raise
@@ -155,7 +141,8 @@ async def reading(kafka: KafkaSettings, topic: str) -> AsyncIterator[AIOKafkaCon
         max_partition_fetch_bytes=FETCH_BYTES,
     )
     try:
-        await consumer.start()
+        async with reaching(kafka):
+            await consumer.start()
         yield consumer
     finally:
         await consumer.stop()

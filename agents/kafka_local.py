@@ -13,8 +13,11 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
+from typing import Literal
 
 from agents import watcher
 from agents.kafka_jars import KAFKA_FILES, fetch_jars, find_java
@@ -27,19 +30,45 @@ GRACE_S = 15.0
 JVM = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
+@dataclass(frozen=True)
+class Listener:
+    """One more door of the broker, beside the plain one."""
+
+    protocol: Literal["SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+    """No two listeners have the same."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Kafka's, without their prefix `listener.name.NAME.`."""
+
+
 class LocalBroker:
-    """One broker whose port and data stay the same over `stop`, `kill` and `start`. Every method blocks.
+    """One broker whose ports and data stay the same over `stop`, `kill` and `start`. Every method blocks.
 
     Without `data_dir` the data lies in a temporary folder that `close` removes (or the watcher, if this
     process dies before). The log is kept: in `data_dir`, else below `cache_dir`/kafka/logs.
+
+    Args:
+        listeners: more ways in; the plain one stays. `secured` has their addresses by protocol.
+        scram: name -> password of users for SCRAM-SHA-512, made with fresh data.
     """
 
-    def __init__(self, cache_dir: Path, data_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        cache_dir: Path,
+        data_dir: Path | None = None,
+        *,
+        listeners: Sequence[Listener] = (),
+        scram: Mapping[str, str] | None = None,
+    ) -> None:
         """Raises BrokerUnavailable if Java, or Maven while the jars are missing, cannot be had."""
         self._java = find_java()
         self._jars = fetch_jars(cache_dir)
-        self.port, self._controller_port = free_ports(2)
+        self.port, self._controller_port, *more = free_ports(2 + len(listeners))
         self.bootstrap = f"127.0.0.1:{self.port}"
+        self._listeners = listeners
+        self._scram = scram or {}
+        self.secured: dict[str, str] = {
+            listener.protocol: f"127.0.0.1:{port}" for listener, port in zip(listeners, more, strict=True)
+        }
         self._temporary = data_dir is None
         self.data_dir = (data_dir or Path(tempfile.mkdtemp(prefix="coral-kafka-"))).resolve()
         logs = self._jars.parent / "logs" if self._temporary else self.data_dir
@@ -110,8 +139,27 @@ class LocalBroker:
                 controller_port=self._controller_port,
                 data=self.data_dir / "log",
             )
+            + "".join(f"{name}={value}\n" for name, value in self._more_properties().items())
         )
         return config
+
+    def _more_properties(self) -> dict[str, str]:
+        """What the listeners need, after the template's lines: of two equal names the later one holds."""
+        if not self._listeners:
+            return {}
+        addresses = {"PLAINTEXT": self.bootstrap, **self.secured}
+        doors = ",".join(f"{name}://{address}" for name, address in addresses.items())
+        protocols = ["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in addresses)]
+        return {
+            "listeners": f"{doors},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": doors,
+            "listener.security.protocol.map": ",".join(protocols),
+            **{
+                f"listener.name.{listener.protocol.lower()}.{name}": value
+                for listener in self._listeners
+                for name, value in listener.properties.items()
+            },
+        }
 
     def _command(self, main: str, *arguments: str) -> list[str]:
         logging_config = f"-Dlog4j2.configurationFile=file:{KAFKA_FILES / 'log4j2.properties'}"
@@ -120,7 +168,9 @@ class LocalBroker:
     def _format(self, config: Path) -> None:
         # As org.apache.kafka.common.Uuid prints it; a leading dash would read as an option.
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-        command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(config))
+        users = [f'SCRAM-SHA-512=[name="{name}",password="{word}"]' for name, word in self._scram.items()]
+        form = ("format", "-t", cluster, "-c", str(config), *(f"--add-scram={user}" for user in users))
+        command = self._command("kafka.tools.StorageTool", *form)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BrokerUnavailable(f"Kafka's data folder could not be formatted: {done.stdout}{done.stderr}")

@@ -89,14 +89,16 @@ def header_map(headers: Iterable[tuple[str, bytes]]) -> dict[str, str]:
 
 
 def describe(error: ValidationError) -> str:
-    """A validation error on one line: each field, what was wrong, and the value."""
+    """A validation error on one line: each field, what was wrong, and the value, unless it is secret."""
     parts = []
     for item in error.errors(include_url=False):
         where = ".".join(str(step) for step in item["loc"]) or "body"
         what = (
             "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
         )
-        parts.append(f"{where}: {what} (got {str(item['input'])[:80]!r})")
+        secret = "password" in where and item["input"] is not None
+        got = "a secret" if secret else repr(str(item["input"])[:80])
+        parts.append(f"{where}: {what} (got {got})")
     return "; ".join(parts)
 
 

@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FilePath,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -65,12 +74,41 @@ class KafkaSettings(BaseModel):
     bootstrap_servers: Annotated[str, AfterValidator(_addresses)] = "127.0.0.1:9092"
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
-    sasl_username: str | None = None
-    sasl_password: str | None = None
-    ssl_cafile: Path | None = None
+    sasl_username: Annotated[str | None, Field(validate_default=True)] = None
+    sasl_password: Annotated[SecretStr | None, Field(validate_default=True)] = None
+    ssl_cafile: FilePath | None = None
+    """Who may have signed the brokers' certificates (PEM); None trusts whom the system trusts."""
+    ssl_certfile: FilePath | None = None
+    """Our certificate and its chain (PEM), for brokers that want one."""
+    ssl_keyfile: FilePath | None = None
+    """Its key (PEM, without a password); None finds it in `ssl_certfile`."""
     replication_factor: Annotated[int, Field(ge=1)] = 1
     partitions: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Topic -> partitions, where the table's number does not fit."""
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol.startswith("SASL")
+
+    @field_validator("sasl_username", "sasl_password")
+    @classmethod
+    def _is_there_for_sasl(cls, given: object, info: ValidationInfo) -> object:
+        protocol = info.data.get("security_protocol", "")
+        if given is None and protocol.startswith("SASL"):
+            raise ValueError(f"missing, expected with {protocol}")
+        return given
+
+    def environment(self) -> dict[str, str]:
+        """The variables with which a process that we start has these settings, the password in clear."""
+        plain = self.model_dump(mode="json", exclude={"partitions", "sasl_password"}, exclude_none=True)
+        if self.sasl_password is not None:
+            plain["sasl_password"] = self.sasl_password.get_secret_value()
+        named = {**plain, "partitions": json.dumps(self.partitions)}
+        return {f"{PREFIX}KAFKA__{name.upper()}": str(value) for name, value in named.items()}
 
 
 class FoldSettings(BaseModel):

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from agents.quiet import Repeats
 from schemas.settings import load_settings
 from streams.commands import demo, looking, nodes, operating, workers
 from streams.commands.shared import bad_input, refused
@@ -38,8 +39,10 @@ def main(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise refused(f"--log-level: {log_level!r}, expected debug, info, warning or error")
+    lines = logging.StreamHandler(sys.stderr)
+    lines.addFilter(Repeats())
     logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        level=level, handlers=[lines], format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     for chatty in ("aiokafka", "faust", "mode"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))

@@ -8,7 +8,6 @@ events (faust-streaming #606), also for events it skips around a rebalance.
 
 import asyncio
 import logging
-import ssl
 import tempfile
 from collections.abc import Mapping
 from typing import cast
@@ -19,6 +18,7 @@ from faust.types import TP, TopicT
 from faust.types.auth import CredentialsT
 from mode import ServiceT
 
+from agents.kafka_client import tls_context
 from schemas.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -94,13 +94,11 @@ def run_worker(app: faust.App, *services: ServiceT) -> None:
 
 
 def _credentials(kafka: KafkaSettings) -> CredentialsT | None:
-    context = None
-    if kafka.security_protocol.endswith("SSL"):
-        context = ssl.create_default_context(cafile=kafka.ssl_cafile)
-    if kafka.security_protocol.startswith("SASL"):
+    context = tls_context(kafka)
+    if kafka.uses_sasl and kafka.sasl_password is not None:
         return faust.SASLCredentials(
             username=kafka.sasl_username,
-            password=kafka.sasl_password,
+            password=kafka.sasl_password.get_secret_value(),
             ssl_context=context,
             mechanism=kafka.sasl_mechanism,
         )
