@@ -42,10 +42,12 @@ NO_SETTINGS = frozenset(
     {
         "CORAL_CONFIG",  # the command line's --config
         "CORAL_LOCAL_NODE",  # by which the local cloud knows its nodes again
+        "CORAL_RANK",  # by which guards know the processes of their engines
         "CORAL_BROKER",  # this and the rest: the tests'
         "CORAL_KAFKA_IMAGE",
         "CORAL_REQUIRE",
         "CORAL_CHAOS_ROUNDS",
+        "CORAL_VLLM_MATRIX",
         "CORAL_REWRITE_GOLDEN",
     }
 )

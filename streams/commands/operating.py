@@ -53,7 +53,7 @@ def topics_create(context: typer.Context) -> None:
     """Create what is missing and start the control log's lineage."""
     from agents.admin import create_topics
 
-    with shared.asking_kafka(context.obj):
+    with shared.asking_kafka():
         made = asyncio.run(create_topics(context.obj))
     for name, created in made.items():
         typer.echo(f"{name}: {'created' if created else 'there'}")
@@ -75,3 +75,11 @@ def topics_list(context: typer.Context) -> None:
             settings.topic(topic), topic.key, str(settings.partitions(topic)), days, topic.flow, types
         )
     Console().print(table)
+
+
+@topics_app.command("asyncapi")
+def topics_asyncapi() -> None:
+    """Print the topics and all messages on them as an AsyncAPI document (YAML)."""
+    from schemas.asyncapi import text
+
+    typer.echo(text(), nl=False)

@@ -41,8 +41,8 @@ def bad_input() -> Iterator[None]:
 
 
 @contextmanager
-def asking_kafka(settings: Settings) -> Iterator[None]:
-    """As `bad_input`, where Kafka is asked first: that no broker answers is said once, by us."""
+def asking_kafka() -> Iterator[None]:
+    """As `bad_input`, where Kafka is asked first: why it cannot be reached is said once, by us."""
     client = logging.getLogger("aiokafka")
     level = client.level
     client.setLevel(logging.CRITICAL)
@@ -50,15 +50,14 @@ def asking_kafka(settings: Settings) -> Iterator[None]:
         try:
             yield
         except KafkaConnectionError as error:
-            servers = settings.kafka.bootstrap_servers
-            raise refused(f"kafka.bootstrap_servers: no broker answers at {servers}") from error
+            raise refused(str(error)) from error
         finally:
             client.setLevel(level)
 
 
 def need_topics(settings: Settings) -> None:
     """End the command unless Kafka answers and has the topics: clients would wait without a word."""
-    with asking_kafka(settings):
+    with asking_kafka():
         asyncio.run(_check_topics(settings))
 
 
@@ -90,4 +89,11 @@ def seconds(given: float | None) -> float | None:
     """Check `--seconds`."""
     if given is not None and not (math.isfinite(given) and given > 0):
         raise refused(f"--seconds: {given}, expected a finite number above 0")
+    return given
+
+
+def engine(given: str | None) -> str | None:
+    """Check `--engine`."""
+    if given not in (None, "simulated", "vllm"):
+        raise refused(f"--engine: {given!r}, expected simulated or vllm")
     return given
