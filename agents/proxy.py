@@ -88,6 +88,11 @@ class Answer:
         except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
             raise BrokenOff(_text(error)) from error
 
+    def break_off(self, why: str) -> None:
+        """Let `chunks` raise BrokenOff now, unless all of the body is here."""
+        if not self._response.content.is_eof():
+            self._response.content.set_exception(aiohttp.ClientPayloadError(why))
+
     async def read(self) -> bytes:
         """The whole body, `first` included. Raises BrokenOff as `chunks` does."""
         return self.first + b"".join([chunk async for chunk in self.chunks()])
@@ -129,7 +134,13 @@ def new_runner(app: web.Application, *, shutdown_s: float = 0.0) -> web.AppRunne
     Args:
         shutdown_s: how long `cleanup` lets open requests finish before it cuts them.
     """
-    return web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=shutdown_s)
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        auto_decompress=False,  # a compressed request is passed on as it is
+        access_log=None,
+        shutdown_timeout=shutdown_s,
+    )
 
 
 # --- the exchange ----------------------------------------------------------------------------------

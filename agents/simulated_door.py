@@ -1,7 +1,6 @@
 """The simulated engine's `/v1` door: an HTTP server inside the agent's process, on a free port.
 
-While it drains it answers latecomers 503 with `x-coral-elsewhere: 1`: a router sends such a request to
-another instance, since nothing of it was done here.
+While it drains it sends latecomers elsewhere (`agents.elsewhere`).
 """
 
 import asyncio
@@ -18,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from agents.elsewhere import CODE, DRAINING, ELSEWHERE, STATUS, InFlight
 from agents.openai_api import ApiError, Ask, Voice, models, parse
 from agents.simulated_steps import Steps
 from schemas.problems import LatencyTable
 
-ELSEWHERE = {"x-coral-elsewhere": "1", "retry-after": "1"}
 CLIENT_CLOSED = 499
 """Nobody reads it; the access log of a proxy shows it (nginx's code)."""
 WORDS = ("coral", "reef", "wave", "tide", "sand", "fish", "kelp", "shell")
@@ -40,12 +39,10 @@ class Door:
 
     def __init__(self, model: str, latency: LatencyTable, listener: socket.socket) -> None:
         self.endpoint = f"{listener.getsockname()[0]}:{listener.getsockname()[1]}"
-        self.in_flight = 0
         self._model = model
         self._steps = Steps(latency)
         self._draining = False
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._in_flight = InFlight()
         app = Starlette(
             routes=[
                 Route("/health", self._health),
@@ -68,6 +65,10 @@ class Door:
         """
         return cls(model, latency, socket.create_server((address, 0), backlog=1024))
 
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight.count
+
     async def drain(self, linger_s: float) -> None:
         """Refuse latecomers, let everything in flight finish, free the port.
 
@@ -75,7 +76,7 @@ class Door:
             linger_s: how long an emptied door goes on refusing, for routers to look away.
         """
         self._draining = True
-        await self._idle.wait()
+        await self._in_flight.none()
         await asyncio.sleep(linger_s)
         # Not forced: the last bytes may still be on their way to a slow reader.
         self._server.should_exit = True
@@ -90,7 +91,7 @@ class Door:
         await self._serving
 
     async def _health(self, request: Request) -> Response:  # noqa: ARG002  the signature is Starlette's
-        return Response(status_code=503, headers=ELSEWHERE) if self._draining else Response()
+        return Response(status_code=STATUS, headers=ELSEWHERE) if self._draining else Response()
 
     async def _models(self, request: Request) -> Response:  # noqa: ARG002
         return JSONResponse(models(self._model, int(time.time())))
@@ -103,7 +104,7 @@ class Door:
 
     async def _answer(self, request: Request, *, chat: bool) -> Response:
         if self._draining:
-            raise ApiError(503, "this instance is draining; send the request elsewhere", code="draining")
+            raise ApiError(STATUS, DRAINING, code=CODE)
         ask = parse(await request.body(), chat=chat)
         if ask.model != self._model:
             message = f"model: {ask.model!r} is not served here, expected {self._model!r}"
@@ -129,25 +130,14 @@ class Door:
             yield chunk
 
     async def _tokens(self, ask: Ask) -> AsyncIterator[str]:
-        with self._counted():
+        with self._in_flight.one():
             async with self._steps.request(ask.prompt_tokens):
                 for number in range(ask.max_tokens):
                     await self._steps.token()
                     yield WORDS[number % len(WORDS)] + " "
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self.in_flight += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            if self.in_flight == 0:
-                self._idle.set()
-
 
 async def _as_answer(request: Request, error: Exception) -> Response:  # noqa: ARG001
     if not isinstance(error, ApiError):
         raise error
-    return JSONResponse(error.body, error.status, headers=ELSEWHERE if error.status == 503 else None)
+    return JSONResponse(error.body, error.status, headers=ELSEWHERE if error.status == STATUS else None)
