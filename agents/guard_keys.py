@@ -8,7 +8,6 @@ import errno
 import os
 import random
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -89,24 +88,33 @@ def _make(path: Path) -> None:
     draft.replace(path)
 
 
+def free_port(address: str) -> int:
+    """A port of this machine that nobody has, for something that listens a little later."""
+    return _free_row(1, address)
+
+
+def port_is_free(address: str, port: int) -> bool:
+    """Whether nobody listens there.
+
+    Raises:
+        OSError: `address` is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return False
+    return True
+
+
 def _free_row(count: int, address: str) -> int:
-    """Chance keeps several agents on one machine apart, which pick before their guards listen."""
+    """Chance keeps those apart who pick before they listen: several agents and guards on one machine."""
     for _ in range(_TRIES):
         first = random.choice(PORTS)
-        if _all_free(range(first, first + count), address):
+        if all(port_is_free(address, port) for port in range(first, first + count)):
             return first
     raise StateError(f"no {count} free ports in a row on {address} in {_TRIES} tries; set node.guard_port")
-
-
-def _all_free(ports: range, address: str) -> bool:
-    with ExitStack() as held:
-        for port in ports:
-            listener = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind((address, port))
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                return False
-    return True

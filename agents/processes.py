@@ -7,7 +7,7 @@ parents that has later on. So all of it can be found and ended, even by a proces
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -96,6 +96,12 @@ def end(variable: str, wanted: Callable[[str], bool]) -> bool:
                 process.kill()
         psutil.wait_procs(members, timeout=_ROUND_S)
     return False
+
+
+def remove(segments: Iterable[str]) -> None:
+    """Remove files of shared memory whose users were killed (`agents.watcher.segments`)."""
+    for path in segments:
+        Path(path).unlink(missing_ok=True)
 
 
 def _has(process: psutil.Process, variable: str, wanted: Callable[[str], bool]) -> bool:

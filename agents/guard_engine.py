@@ -1,0 +1,173 @@
+"""The engine's processes under a guard: started under a watcher, watched, ended whole.
+
+vLLM's main process has children (an engine core, a worker a device) whose death it may not notice, or not for
+minutes. So the guard looks at each by itself. Which ones matter is told by their titles: compilers and
+resource trackers come and go.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from agents import processes, watcher
+from agents.guard_files import TAG
+from agents.vllm import Launch
+
+POLL_S = 0.2
+LOOK_S = 1.0
+"""Between two looks for new processes and segments while the engine starts."""
+LOOK_LATER_S = 10.0
+"""The same afterwards, when there are hardly any."""
+TITLE = "VLLM::"
+"""How vLLM calls its processes, but for the main one."""
+END_S = 15.0
+"""How long the watcher may take to end all; processes in the kernel (a device that hangs) take long."""
+_TAIL = 65_536
+_FAULT = re.compile(r"\b(\w+(?:\.\w+)*(?:Error|Exception|Interrupt)\b(?::.*)?)$")
+MAX_FAULT = 300
+"""Characters."""
+
+
+def last_fault(log: str) -> str | None:
+    """The last line of a log that names an exception, from the exception on."""
+    for line in reversed(log.splitlines()):
+        if found := _FAULT.search(line.strip()):
+            return found[1][:MAX_FAULT]
+    return None
+
+
+class EngineProcesses:
+    """One engine; made by `start`. All that it forks has `tag` in its environment."""
+
+    def __init__(self, watching: subprocess.Popen[bytes], main: psutil.Process | None, tag: str, log: Path):
+        self.up = False
+        """Set by the owner: from then on there is little new to see."""
+        self._watcher = watching
+        self._main = main
+        self._tag = tag
+        self._log = log
+        self._vital: dict[psutil.Process, str] = {}
+        self._segments: set[str] = set()
+
+    @classmethod
+    async def start(cls, launch: Launch, tag: str, log: Path) -> Self:
+        """Start it, its output appended to `log`.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        watching = await asyncio.to_thread(_spawn, launch, tag, log)
+        assert watching.stdout is not None  # noqa: S101  a pipe
+        told = await asyncio.to_thread(watching.stdout.readline)
+        main = None
+        with contextlib.suppress(ValueError, psutil.NoSuchProcess):  # it is gone already: `lost` tells
+            main = psutil.Process(int(told))
+        return cls(watching, main, tag, log)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes whose death is the engine's, the main one first."""
+        main = [] if self._main is None else [self._main]
+        return tuple(process.pid for process in (*main, *self._vital))
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Files of shared memory that it was seen to use."""
+        return tuple(sorted(self._segments))
+
+    async def lost(self) -> str:
+        """Wait until any process that matters is gone: which, and what the log says last."""
+        looked_s = 0.0
+        while True:
+            if (status := self._watcher.poll()) is not None:
+                fault = await asyncio.to_thread(self._last_fault)
+                return _exit(status) + (f": {fault}" if fault else "")
+            for process, title in self._vital.items():
+                if not _runs(process):
+                    return f"{title} (process {process.pid}) died"
+            if time.monotonic() - looked_s > (LOOK_LATER_S if self.up else LOOK_S):
+                await asyncio.to_thread(self._look)
+                looked_s = time.monotonic()
+            await asyncio.sleep(POLL_S)
+
+    def terminate(self) -> None:
+        """SIGTERM to the main process alone: its children must live while it drains."""
+        if self._main is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._main.send_signal(signal.SIGTERM)
+
+    async def exited(self) -> None:
+        """Wait until the main process has ended, and what it left of its children is ended, too."""
+        while self._watcher.poll() is None:  # noqa: ASYNC110  a process to poll, not an event
+            await asyncio.sleep(POLL_S)
+
+    async def end(self) -> bool:
+        """SIGKILL what is left, and remove what killed processes leave behind.
+
+        Returns:
+            Whether no process is left: one inside the kernel can outlast all patience.
+        """
+        if self._watcher.poll() is None:
+            await asyncio.to_thread(self._look)  # the last chance to see segments
+        for pipe in (self._watcher.stdin, self._watcher.stdout):
+            assert pipe is not None  # noqa: S101
+            pipe.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.exited(), END_S)
+        # What the watcher could not: it was killed itself, or its patience was too short.
+        gone = await asyncio.to_thread(processes.end, TAG, {self._tag}.__contains__)
+        processes.remove(self._segments)
+        return gone
+
+    def _look(self) -> None:
+        """See which processes there are, and what shared memory they use."""
+        family = watcher.descendants(self._watcher.pid)
+        self._segments |= watcher.segments(family)
+        for pid in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if (title := " ".join(process.cmdline()[:1])).startswith(TITLE):
+                    self._vital.setdefault(process, title.split()[0])
+
+    def _last_fault(self) -> str | None:
+        with self._log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
+            return last_fault(log.read().decode(errors="replace"))
+
+
+def _spawn(launch: Launch, tag: str, log: Path) -> subprocess.Popen[bytes]:
+    watch = [sys.executable, "-I", "-S", watcher.__file__, "--parent", str(os.getpid()), "--tree", "--"]
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [*watch, *launch.argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            env={**os.environ, "VLLM_PROCESS_NAME_PREFIX": "VLLM", **launch.environment, TAG: tag},
+            start_new_session=True,  # whoever kills our session leaves the watcher to clean up
+        )
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _exit(status: int) -> str:
+    """How it ended, by the watcher's own status (negative), or the one it tells (128 + signal)."""
+    if status < 0:
+        return f"vLLM's watcher was killed by {signal.Signals(-status).name}"
+    if status - 128 in set(signal.Signals):
+        return f"vLLM was killed by {signal.Signals(status - 128).name}"
+    return f"vLLM ended with status {status}"

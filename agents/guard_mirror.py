@@ -1,0 +1,81 @@
+"""The guard's side of its folder: takes the agent's orders, tells the agent what is new."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psutil
+from pydantic import ValidationError
+
+from agents.engine import Progress
+from agents.guard_files import Folder, Order, Status
+from agents.processes import started
+
+log = logging.getLogger(__name__)
+
+MIRROR_S = 0.2
+"""Between two looks at the order, and between two statuses: what changes faster is not told each time."""
+TOUCH_S = 1.0
+
+
+class Mirror:
+    """What the agent wants, as events, and what it is told, as one status."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.may_pull = asyncio.Event()
+        self.drain = asyncio.Event()
+        self.stop = asyncio.Event()
+        self.status = Status(guard=started(psutil.Process()), spec=folder.spec_digest() or "")
+        self._folder = folder
+        self._order = Order()
+        self._written: Status | None = None
+        self._touched_s = 0.0
+
+    def say(self, **news: Any) -> None:
+        """Change these fields of the status."""
+        self.status = self.status.model_copy(update=news)
+
+    def tell(self, progress: Progress) -> None:
+        """Say what is done while starting."""
+        self.say(phase=progress.phase, text=progress.text)
+
+    async def run(self, seen: Callable[[], Mapping[str, Any]]) -> None:
+        """Reflect for ever. A disk that is full for a while costs words, not the engine.
+
+        Args:
+            seen: fields of the status that change by themselves.
+        """
+        while True:
+            try:
+                self._obey(self._folder.read_order())
+                self.say(**seen())
+                self.write()
+            except (OSError, ValidationError) as error:
+                log.warning("the agent cannot be reached: %s", error)
+            await asyncio.sleep(MIRROR_S)
+
+    def write(self) -> None:
+        """Tell what is new now.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.status != self._written:
+            self._folder.write_status(self.status)
+            self._written = self.status
+        if time.monotonic() - self._touched_s > TOUCH_S:
+            self._folder.touch()
+            self._touched_s = time.monotonic()
+
+    def _obey(self, order: Order) -> None:
+        if order != self._order:
+            log.info("told: %s", order)
+            self._order = order
+        wanted = ((order.may_pull, self.may_pull), (order.drain, self.drain), (order.stop, self.stop))
+        for wish, event in wanted:
+            if wish:
+                event.set()
+        if order.drain and self.status.state == "ready":
+            self.say(state="draining")
