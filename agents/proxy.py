@@ -139,7 +139,7 @@ def new_runner(app: web.Application, *, shutdown_s: float = 0.0) -> web.AppRunne
         handler_cancellation=True,
         auto_decompress=False,  # a compressed request is passed on as it is
         access_log=None,
-        shutdown_timeout=shutdown_s,
+        shutdown_timeout=max(shutdown_s, 0.01),  # aiohttp takes 0 for no limit
     )
 
 
