@@ -4,13 +4,17 @@ Instances that the new target still has stay where they are; the rest become vic
 advanced first (a starting one is cancelled before a ready one is drained). New instances take free
 held nodes first, then nodes that can still be had, and the nodes of victims only when nothing else is
 left, since those must be drained before anything starts on them.
+
+An instance never mixes engine versions. Nodes that are registered are combined with their like only; what a
+node that is asked for will have shows when it registers, and `rebind` puts it right.
 """
 
+from dataclasses import dataclass
 from itertools import count
 
 from schemas.plans import Claim, Rank, Stage
 from schemas.problems import Pool, Template
-from streams.core import offers
+from streams.core import offers, refusals
 from streams.core.fleet import is_going, is_healthy
 from streams.core.state import ClaimState, InstanceState, State, Wish, stock_key
 
@@ -78,60 +82,141 @@ def _progress(instance: InstanceState) -> int:
     return {"serving": 2, "starting": 1}.get(instance.role or "", 0)
 
 
-class _Places:
-    """Where new instances may go, while they are bound: claims by stock, granted ones first."""
+def version(state: State, claim: str) -> str | None:
+    """Engine version of a claim's node, empty where it says none; None while no node is registered for it."""
+    held = state.claims.get(claim)
+    node = state.nodes.get(held.claim.node or "") if held is not None else None
+    return None if node is None else node.report.engine or ""
 
-    def __init__(self, state: State) -> None:
-        self.used = {claim for i in state.instances.values() for claim in i.claims}
-        self.wanted = {claim for i in state.instances.values() if i.wanted for claim in i.claims}
-        self._held: dict[str, list[str]] = {}
+
+class _Places:
+    """Where new instances may go, while they are bound: claims by stock, granted ones first.
+
+    Args:
+        without: an instance that is bound anew, whose claims are free for it.
+    """
+
+    def __init__(self, state: State, without: str | None = None) -> None:
+        others = [i for i in state.instances.values() if i.id != without]
+        self.used = {claim for i in others for claim in i.claims}
+        self.wanted = {claim for i in others if i.wanted for claim in i.claims}
+        self._held: dict[str, list[tuple[str, str | None]]] = {}
         for key, held in sorted(state.claims.items(), key=lambda item: (item[1].claim.node is None, item[0])):
             node = held.claim.node
             if node is None or node not in state.nodes or is_healthy(state, node):
                 place = stock_key(held.claim.pool, held.claim.configuration)
-                self._held.setdefault(place, []).append(key)
+                self._held.setdefault(place, []).append((key, version(state, key)))
 
-    def free(self, pool: Pool, configuration: str, taken: list[str]) -> str | None:
-        """A held claim that nobody uses."""
-        held = self._held.get(stock_key(pool, configuration), [])
-        return next((c for c in held if c not in taken and c not in self.used), None)
+    def versions(self, pool: Pool, template: Template) -> list[str]:
+        """Engine versions of the nodes a template could go on, newest name first; an empty one if none."""
+        keys = {stock_key(pool, configuration) for configuration in template.nodes}
+        found = {v for key in keys for _, v in self._held.get(key, []) if v is not None}
+        return sorted(found, reverse=True) or [""]
 
-    def victims(self, pool: Pool, configuration: str, taken: list[str]) -> str | None:
-        """A claim that only victims use."""
+    def free(self, pool: Pool, configuration: str, taken: list[str], version: str) -> str | None:
+        """A held claim that nobody uses, on a node that has this version or is still to come."""
         held = self._held.get(stock_key(pool, configuration), [])
-        return next((c for c in held if c not in taken and c not in self.wanted), None)
+        fitting = (c for c, v in held if v in (None, version) and c not in taken)
+        return next((c for c in fitting if c not in self.used), None)
+
+    def victims(self, pool: Pool, configuration: str, taken: list[str], version: str) -> str | None:
+        """A claim that only victims use, likewise."""
+        held = self._held.get(stock_key(pool, configuration), [])
+        fitting = (c for c, v in held if v in (None, version) and c not in taken)
+        return next((c for c in fitting if c not in self.wanted), None)
 
     def take(self, claims: list[str]) -> None:
         self.used.update(claims)
         self.wanted.update(claims)
 
 
+@dataclass
+class _Choice:
+    """A claim for each node of a template, some of them new ones, some still used by victims."""
+
+    claims: list[str]
+    asked: list[ClaimState]
+    victims: int = 0
+
+
+def _choose(state: State, places: _Places, pool: Pool, template: Template, serial: str) -> _Choice | None:
+    """Claims for all nodes of a template or None; of the versions, the one that takes least from others."""
+    if any(refusals.is_unfit(state, template, pool, name) for name in template.nodes):
+        return None
+    found = [
+        _choose_of(state, places, pool, template, serial, version)
+        for version in places.versions(pool, template)
+    ]
+    return min((c for c in found if c is not None), key=lambda c: (c.victims, len(c.asked)), default=None)
+
+
+def _choose_of(
+    state: State, places: _Places, pool: Pool, template: Template, serial: str, version: str
+) -> _Choice | None:
+    choice = _Choice([], [])
+    for place, configuration in enumerate(template.nodes):
+        claim = places.free(pool, configuration, choice.claims, version)
+        if claim is None and _can_ask(state, pool, configuration, choice.asked):
+            new = _new_claim(state, pool, configuration, f"c{serial}-{place}")
+            choice.asked.append(new)
+            claim = new.claim.id
+        if claim is None:
+            claim = places.victims(pool, configuration, choice.claims, version)
+            choice.victims += 1
+        if claim is None:
+            return None
+        choice.claims.append(claim)
+    return choice
+
+
 def _create(state: State, places: _Places, wish: Wish, serial: str) -> bool:
     """Bind one new instance, all of its nodes or none."""
     template = state.templates[wish.template_id]
-    taken: list[str] = []
-    asked: list[ClaimState] = []
-    for place, configuration in enumerate(template.nodes):
-        found = places.free(wish.pool, configuration, taken)
-        if found is None and _can_ask(state, wish.pool, configuration, asked):
-            claim = _new_claim(state, wish.pool, configuration, f"c{serial}-{place}")
-            asked.append(claim)
-            found = claim.claim.id
-        found = found or places.victims(wish.pool, configuration, taken)
-        if found is None:
-            return False
-        taken.append(found)
-    state.claims |= {claim.claim.id: claim for claim in asked}
-    places.take(taken)
+    choice = _choose(state, places, wish.pool, template, serial)
+    if choice is None:
+        return False
+    places.take(choice.claims)
+    state.claims |= {claim.claim.id: claim for claim in choice.asked}
     instance = InstanceState(
         id=f"i{serial}",
         template_id=template.id,
         rating=wish.rating,
         service=wish.service,
         pool=wish.pool,
-        stages=_stages(template, taken),
+        stages=_stages(template, choice.claims),
     )
     state.instances[instance.id] = instance
+    return True
+
+
+def rebind(state: State, instance: InstanceState) -> bool:
+    """Give an instance that is not in the plan yet nodes of one engine version, since those it has differ.
+
+    Claims that do not fit stay with it until it enters: so nobody is given the same nodes again, and after a
+    few rounds it holds enough of one version, or there are no more nodes to ask for.
+
+    Returns:
+        Whether it could be done; if not, the instance is as it was.
+    """
+    template = state.templates[instance.template_id]
+    serial = f"{state.lineage}-{state.offset + 1}-{instance.id}"
+    choice = _choose(state, _Places(state, without=instance.id), instance.pool, template, serial)
+    if choice is None:
+        return False
+    state.claims |= {claim.claim.id: claim for claim in choice.asked}
+    left = {*instance.claims, *instance.spare} - set(choice.claims)
+    state.instances[instance.id] = InstanceState(
+        id=instance.id,
+        template_id=instance.template_id,
+        rating=instance.rating,
+        service=instance.service,
+        pool=instance.pool,
+        stages=_stages(template, choice.claims),
+        wanted=instance.wanted,
+        attempt=instance.attempt,
+        role_since_ms=instance.role_since_ms,
+        spare=tuple(sorted(left & state.claims.keys())),
+    )
     return True
 
 

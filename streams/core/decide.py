@@ -7,7 +7,7 @@ from schemas.events import Solved
 from schemas.plans import Target
 from schemas.policy import CorePolicy
 from schemas.problems import Answer, Chosen, Problem, Running, Service, ServiceDemand, Stock
-from streams.core import binding
+from streams.core import binding, refusals, startups
 from streams.core.binding import stands
 from streams.core.state import PendingSolve, State, Wish, stock_key
 from streams.core.triggers import CALM, FORCED
@@ -20,7 +20,7 @@ def ask(
     state: State, policy: CorePolicy, wanted: dict[Service, float], stocks: list[Stock], reason: str
 ) -> PendingSolve:
     """Put the question: demand, stock and prices as of now, and what runs."""
-    offset = state.offset + 1
+    offset, unfit = state.offset + 1, refusals.unfit(state)
     problem = Problem(
         id=f"p{state.lineage}-{offset}",
         library=state.library,
@@ -29,13 +29,17 @@ def ask(
         ),
         stocks=tuple(stocks),
         running=_running(state),
-        startup_ratio={s.model: s.startup_s * 1000 / policy.adjust_interval_ms for s in policy.served},
+        startup_ratio={
+            s.model: startups.expected_s(state, s) * 1000 / policy.adjust_interval_ms for s in policy.served
+        },
+        unfit=tuple(unfit.values()),
     )
     state.last_solve_ms = state.now_ms
     state.needs.clear()
     state.solved_with = {
         stock_key(s.pool, s.configuration): (s.usd_per_hour, s.nodes) for s in problem.stocks
     }
+    state.solved_without = {key: place.tries for key, place in unfit.items()}
     return PendingSolve(problem=problem, reason=reason, cause_offset=offset, asked_ms=state.now_ms)
 
 

@@ -20,6 +20,7 @@ from schemas.events import (
     RollCall,
 )
 from schemas.policy import CorePolicy
+from streams.core import refusals
 from streams.core.state import ENDED, NodeState, State
 
 FleetEvent = NodeReported | NodeSilent | RollCall | FleetAlive | ClaimGranted | ClaimReleased | NodeGone
@@ -58,6 +59,7 @@ def _absorb_report(state: State, event: NodeReported) -> None:
     )
     if is_going(node) and not (known is not None and is_going(known)):
         _need_if_used(state, report.node, "notice")
+    refusals.hear(state, known.report if known is not None else None, report)
     state.nodes[report.node] = node
     if report.claim is not None:
         _absorb_grant(state, ClaimGranted(claim=report.claim, node=report.node))
@@ -170,7 +172,7 @@ def is_healthy(state: State, name: str) -> bool:
     node = state.nodes.get(name)
     if node is None or state.policy is None:
         return False
-    return not is_suspect(state, node, state.policy) and not is_going(node)
+    return not (is_suspect(state, node, state.policy) or is_going(node) or refusals.refuses(state, name))
 
 
 def is_going(node: NodeState) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from schemas.events import AvailabilityChanged, ClaimRefused, PriceChanged
 from schemas.policy import CorePolicy
 from schemas.problems import Pool, Stock
+from streams.core import refusals
 from streams.core.fleet import is_going, is_healthy
 from streams.core.state import OfferState, State, stock_key
 
@@ -95,28 +96,35 @@ def stocks(state: State) -> list[Stock]:
     offered: dict[str, list[OfferState]] = {}
     for offer in state.offers.values():
         offered.setdefault(stock_key(offer.offer.pool, offer.offer.configuration), []).append(offer)
-    held = _held(state)
+    held, refused = _held(state), refusals.of_nodes(state)
     return [
         stock
         for key, found in sorted(offered.items())
-        if (stock := _stock(found, held[key], refused=key in state.refused_until_ms)) is not None
+        if (stock := _stock(state, key, found, held[key], refused.get(key, ()))) is not None
     ]
 
 
-def _stock(offers: list[OfferState], held: int, *, refused: bool) -> Stock | None:
+def _stock(
+    state: State, key: str, offers: list[OfferState], held: int, refused: tuple[str, ...]
+) -> Stock | None:
     known = [offer.obtainable for offer in offers if offer.obtainable is not None]
     usd = _latest_price(offers)
     if not known or usd is None:
         return None
-    named = offers[0].offer
-    more = 0 if refused else min(known)
-    return Stock(pool=named.pool, configuration=named.configuration, nodes=held + more, usd_per_hour=usd)
+    more = 0 if key in state.refused_until_ms else min(known)
+    return Stock(
+        pool=offers[0].offer.pool,
+        configuration=offers[0].offer.configuration,
+        nodes=held + more,
+        usd_per_hour=usd,
+        refused=refused,
+    )
 
 
 def _held(state: State) -> Counter[str]:
     """Granted nodes that will stay, by stock key.
 
-    A suspect one counts only for what runs on it, which stays until the node is lost: nothing new goes there.
+    One on which nothing new may go counts only for what runs on it, which stays.
     """
     used = {claim for i in state.instances.values() if i.wanted for claim in i.claims}
     held: Counter[str] = Counter()

@@ -9,21 +9,19 @@ Laws:
 3. An instance is the restart unit: when a rank fails, all end; then the next attempt, with back-off,
    or, attempts used up, another place.
 4. A claim stays in the plan until nothing of ours runs on its node.
+5. An instance never mixes engine versions. Which it has is fixed when its attempt enters the plan; a node
+   that is upgraded under it restarts nothing.
 """
 
-from schemas.events import StageReport
-from schemas.plans import Instance, Plan, Role, Target
 from schemas.policy import CorePolicy
-from streams.core import offers
+from streams.core import binding, offers, pulls, refusals
 from streams.core.binding import is_whole, users
-from streams.core.fleet import is_healthy, lose_claim
-from streams.core.state import ENDED, InstanceState, State
+from streams.core.fleet import is_going, is_healthy, lose_claim
+from streams.core.observing import Reports, has_ended, observe, reports, was_refused
+from streams.core.state import ClaimState, InstanceState, State
 
 STUCK_MS = 60_000
 """How long after its deadline a drain may still report its end; then its nodes are given back as they are."""
-
-Reports = dict[str, StageReport | None]
-"""Rank (`claim/stage`) -> what its node says of it in this attempt; None when it says nothing."""
 
 
 def advance(state: State, policy: CorePolicy) -> None:
@@ -33,20 +31,21 @@ def advance(state: State, policy: CorePolicy) -> None:
     """
     _give_up_claims(state, policy)
     for instance in _all(state):
-        _observe(state, policy, instance)
+        observe(state, policy, instance)
     for instance in _all(state):
         if instance.role == "draining":
-            _end(state, policy, instance, _reports(state, instance))
+            _end(state, policy, instance, reports(state, instance))
     occupied = {claim for i in state.instances.values() if i.role is not None for claim in i.claims}
     for instance in _all(state):
         if instance.role is None:
-            _enter(state, instance, occupied)
+            _enter(state, policy, instance, occupied)
         elif instance.wanted and instance.ready and instance.role == "starting":
             instance.take("serving", state.now_ms)
     for instance in _all(state):
         if not instance.wanted and instance.role in ("starting", "serving") and _may_drain(state, instance):
             instance.take("draining", state.now_ms)
     _release_claims(state)
+    pulls.advance(state, policy)
     used = {i.template_id for i in state.instances.values()} | {w.template_id for w in state.wishes}
     state.templates = {key: t for key, t in state.templates.items() if key in used}
 
@@ -55,80 +54,59 @@ def _all(state: State) -> list[InstanceState]:
     return list(state.instances.values())
 
 
-# --- what was reported -----------------------------------------------------------------------------
-def _reports(state: State, instance: InstanceState) -> Reports:
-    """What the nodes say; ranks whose claim or node is gone are left out: nothing runs there any more."""
-    said: Reports = {}
-    for stage in instance.stages:
-        for rank in stage.ranks:
-            held = state.claims.get(rank.claim)
-            node = state.nodes.get(held.claim.node or "") if held is not None else None
-            if node is not None:
-                said[f"{rank.claim}/{stage.index}"] = next(
-                    (
-                        report
-                        for report in node.report.stages
-                        if (report.instance, report.attempt, report.stage)
-                        == (instance.id, instance.attempt, stage.index)
-                    ),
-                    None,
-                )
-    return said
-
-
-def _observe(state: State, policy: CorePolicy, instance: InstanceState) -> None:
-    """Note readiness and failure of the current attempt."""
-    if instance.role is None:
-        return
-    said = _reports(state, instance)
-    everywhere = len(said) == sum(len(stage.ranks) for stage in instance.stages)
-    instance.ready = everywhere and all(r is not None and r.state == "ready" for r in said.values())
-    if instance.role != "draining" and instance.failed is None:
-        instance.failed = _failure(instance, said) or _too_slow(state, policy, instance)
-    if instance.failed is not None and instance.role != "draining":
-        instance.take("draining", state.now_ms)
-        instance.retry_at_ms = state.now_ms + policy.backoff_ms * 2 ** (instance.attempt - 1)
-    instance.seen = tuple(sorted({*instance.seen, *(k for k, r in said.items() if r is not None)}))
-
-
-def _failure(instance: InstanceState, said: Reports) -> str | None:
-    for rank, report in said.items():
-        if report is None and rank in instance.seen:
-            return f"{rank}: vanished"
-        if report is not None and report.state in ENDED | {"draining"}:
-            return f"{rank}: {report.state}: {report.reason or 'no reason given'}"
-    return None
-
-
-def _too_slow(state: State, policy: CorePolicy, instance: InstanceState) -> str | None:
-    waited_ms = state.now_ms - instance.role_since_ms
-    if instance.role == "starting" and not instance.ready and waited_ms >= policy.start_deadline_ms:
-        return f"not ready after {waited_ms // 1000} s"
-    return None
-
-
-def _has_ended(instance: InstanceState, said: Reports, *, planned: bool) -> bool:
-    """Whether no rank runs any more.
-
-    A rank that was never reported may still be on its way up, as long as the plan has the instance.
-    """
-    return all(
-        (rank in instance.seen or not planned) if report is None else report.state in ENDED
-        for rank, report in said.items()
-    )
-
-
 # --- what follows ----------------------------------------------------------------------------------
-def _enter(state: State, instance: InstanceState, occupied: set[str]) -> None:
+def _enter(state: State, policy: CorePolicy, instance: InstanceState, occupied: set[str]) -> None:
     """Law 1: all nodes there, healthy and free. `occupied` are the claims of all instances in the plan."""
     if not is_whole(state, instance):
-        del state.instances[instance.id]
-        state.need("claim_refused")
-        return
-    nodes = (state.claims[claim].claim.node for claim in instance.claims)
-    if occupied.isdisjoint(instance.claims) and all(node and is_healthy(state, node) for node in nodes):
-        instance.take("starting", state.now_ms)
-        occupied |= instance.claims
+        _drop(state, instance, "claim_refused")
+    elif _is_barred(state, instance):
+        _drop(state, instance, "instance_failed")
+    elif occupied.isdisjoint(instance.claims) and all(_is_ready(state, c) for c in instance.claims):
+        versions = {binding.version(state, claim) for claim in instance.claims}
+        if len(versions) == 1:
+            instance.engine, instance.spare = versions.pop() or None, ()
+            instance.take("starting", state.now_ms)
+            occupied |= instance.claims
+        elif binding.rebind(state, instance):
+            _enter(state, policy, state.instances[instance.id], occupied)
+        else:
+            _note_mixture(state, policy, instance)
+            _drop(state, instance, "instance_failed")
+
+
+def _note_mixture(state: State, policy: CorePolicy, instance: InstanceState) -> None:
+    """Law 5, and no more nodes to choose from: its model is not tried there for a while."""
+    template = state.templates[instance.template_id]
+    for claim in sorted(instance.claims):
+        refusals.note_unfit(state, policy, template, state.claims[claim].claim, "engine_version")
+
+
+def _drop(state: State, instance: InstanceState, reason: str) -> None:
+    """Give up an instance that is not in the plan."""
+    del state.instances[instance.id]
+    state.need(reason)
+
+
+def _is_ready(state: State, claim: str) -> bool:
+    node = state.claims[claim].claim.node
+    return node is not None and is_healthy(state, node)
+
+
+def _is_barred(state: State, instance: InstanceState) -> bool:
+    """Whether it waits for nodes that would refuse it, or on which nothing new goes any more.
+
+    What ran before may try again where it ran, whatever was refused beside it.
+    """
+    template = state.templates[instance.template_id]
+    held = [state.claims[claim] for claim in instance.claims]
+    unfit = any(refusals.is_unfit(state, template, h.claim.pool, h.claim.configuration) for h in held)
+    return (unfit and instance.attempt == 1) or any(_is_closed(state, h) for h in held)
+
+
+def _is_closed(state: State, held: ClaimState) -> bool:
+    """Whether a claim's node is there, and takes nothing new."""
+    node = state.nodes.get(held.claim.node or "")
+    return node is not None and (is_going(node) or refusals.refuses(state, node.report.node))
 
 
 def _may_drain(state: State, victim: InstanceState) -> bool:
@@ -162,38 +140,33 @@ def _makes_room(state: State, waiting: list[InstanceState]) -> bool:
 def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
     """Law 3: once everything ended, the next attempt, another place, or nothing."""
     stuck_ms = state.now_ms - instance.role_since_ms - policy.drain_deadline_ms
-    if not _has_ended(instance, said, planned=is_whole(state, instance)) and stuck_ms < STUCK_MS:
+    if not has_ended(instance, said, planned=is_whole(state, instance)) and stuck_ms < STUCK_MS:
         return
     if instance.failed is None or not instance.wanted:
         del state.instances[instance.id]
     elif not is_whole(state, instance):
-        del state.instances[instance.id]
-        state.need("node_lost")
-    elif _is_hopeless(policy, instance, said):
-        del state.instances[instance.id]
-        for stage in instance.stages:
-            for rank in stage.ranks:
-                held = state.claims[rank.claim].claim
-                offers.refuse(state, held.pool, held.configuration, policy.refusal_memory_ms)
-        state.need("instance_failed")
+        _drop(state, instance, "node_lost")
+    elif was_refused(said):
+        _drop(state, instance, "instance_failed")
+    elif instance.attempt >= policy.attempts:
+        for claim in instance.claims:
+            held = state.claims[claim].claim
+            offers.refuse(state, held.pool, held.configuration, policy.refusal_memory_ms)
+        _drop(state, instance, "instance_failed")
     elif state.now_ms >= instance.retry_at_ms:
         instance.attempt += 1
         instance.take(None, state.now_ms)
-        instance.failed, instance.seen = None, ()
-
-
-def _is_hopeless(policy: CorePolicy, instance: InstanceState, said: Reports) -> bool:
-    refused = any(report is not None and report.state == "refused" for report in said.values())
-    return refused or instance.attempt >= policy.attempts
+        instance.failed, instance.ready, instance.seen, instance.refused = None, False, (), ()
 
 
 # --- claims ----------------------------------------------------------------------------------------
-def give_back(state: State, claim: str) -> None:
+def give_back(state: State, policy: CorePolicy, claim: str) -> None:
     """A claim that will not be met: the instances that wait for it go, and with them their other claims."""
     for instance in users(state, claim):
         if instance.role is None:
-            del state.instances[instance.id]
-            state.need("claim_refused")
+            if instance.spare:
+                _note_mixture(state, policy, instance)
+            _drop(state, instance, "claim_refused")
     if not users(state, claim):
         state.claims.pop(claim, None)
 
@@ -205,14 +178,20 @@ def _give_up_claims(state: State, policy: CorePolicy) -> None:
         missing = node is None or node not in state.nodes
         if missing and state.now_ms - held.asked_ms >= policy.grant_timeout_ms:
             offers.refuse(state, held.claim.pool, held.claim.configuration, policy.refusal_memory_ms)
-            give_back(state, key)
+            give_back(state, policy, key)
             lose_claim(state, key, "its node is nowhere to be seen")
 
 
 def _release_claims(state: State) -> None:
-    """Law 4."""
-    used = {claim for instance in state.instances.values() for claim in instance.claims}
-    state.claims = {key: held for key, held in state.claims.items() if key in used}
+    """Law 4; and a closed node that its provisioner would hand out again stays claimed until it opens."""
+    used = {claim for i in state.instances.values() for claim in (*i.claims, *i.spare)}
+    state.claims = {key: held for key, held in state.claims.items() if key in used or _is_parked(state, held)}
+
+
+def _is_parked(state: State, held: ClaimState) -> bool:
+    node = state.nodes.get(held.claim.node or "")
+    is_static = node is not None and node.report.claim is None
+    return is_static and _is_closed(state, held)
 
 
 def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
@@ -222,61 +201,3 @@ def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
         for i in state.instances.values()
         if i.role == "draining" and state.now_ms - i.role_since_ms >= policy.drain_deadline_ms
     }
-
-
-# --- the plan --------------------------------------------------------------------------------------
-Outline = tuple[str, frozenset[tuple[str, int, Role]], frozenset[tuple[str, str | None]]]
-"""Target, (instance, attempt, role), (claim, node): two plans with the same outline say the same."""
-
-
-def says_more(state: State) -> bool:
-    """Whether the plan of right now differs from the last one in more than its number and its time."""
-    last = state.plan
-    if last is None or state.target is None:
-        return True
-    told: Outline = (
-        last.target.id,
-        frozenset((i.id, i.attempt, i.role) for i in last.instances),
-        frozenset((c.id, c.node) for c in last.claims),
-    )
-    now: Outline = (
-        state.target.id,
-        frozenset((i.id, i.attempt, i.role) for i in _in_plan(state) if i.role is not None),
-        frozenset((h.claim.id, h.claim.node) for h in state.claims.values()),
-    )
-    return now != told
-
-
-def _in_plan(state: State) -> list[InstanceState]:
-    return [i for _, i in sorted(state.instances.items()) if i.role is not None and is_whole(state, i)]
-
-
-def current_plan(state: State, target: Target) -> Plan:
-    """The plan of right now, with the next sequence number."""
-    instances = _in_plan(state)
-    return Plan(
-        fleet=state.fleet,
-        lineage=state.lineage,
-        epoch=state.epoch,
-        sequence=state.sequence + 1,
-        at_ms=state.now_ms,
-        target=target,
-        templates=tuple(state.templates[t] for t in sorted({i.template_id for i in instances})),
-        claims=tuple(held.claim for _, held in sorted(state.claims.items())),
-        instances=tuple(_planned(i) for i in instances),
-    )
-
-
-def _planned(instance: InstanceState) -> Instance:
-    if instance.role is None:
-        raise ValueError(f"{instance.id}: not in the plan")
-    return Instance(
-        id=instance.id,
-        attempt=instance.attempt,
-        role=instance.role,
-        template_id=instance.template_id,
-        rating=instance.rating,
-        service=instance.service,
-        pool=instance.pool,
-        stages=instance.stages,
-    )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from schemas.events import DemandClosed, Heartbeat, Offer
 from schemas.plans import Claim, Plan, Role, Stage, Target
 from schemas.policy import CorePolicy
-from schemas.problems import Pool, Problem, Rating, Service, Template
+from schemas.problems import Pool, Problem, Rating, Service, Template, Unfit
 
 
 class Mutable(BaseModel):
@@ -44,6 +44,39 @@ class NodeState(Mutable):
     """Broker time it was last heard at, once it is silent."""
     drained_by: str | None = None
     """The operator who asked that nothing runs here."""
+
+
+class Refused(Mutable):
+    """A refusal that was heard: it stands until `until_ms`, and is remembered a while longer."""
+
+    by: Heartbeat
+    """The node as it was then, without its stages."""
+    until_ms: int
+    times: int
+    """Refusals so far, each after the one before had been waited out."""
+
+
+class NodeRefused(Refused):
+    """A node that cannot start anything now."""
+
+    refusal: str
+    reason: str
+
+
+class ModelRefused(Refused):
+    """Nodes of one configuration in one pool that cannot run a model."""
+
+    unfit: Unfit
+    revision: str | None = None
+    """Of the checkpoint that was asked for."""
+
+
+class Pull(Mutable):
+    """A node that wants weights from the store: since when, and whether it may have them."""
+
+    since: int
+    """Offset of the record that said so."""
+    granted: bool = False
 
 
 # --- intents ---------------------------------------------------------------------------------------
@@ -80,12 +113,23 @@ class InstanceState(Mutable):
     attempt: int = 1
     role_since_ms: int = 0
     """Log time at which it took its role."""
+    starts_since_ms: int = 0
+    """Log time from which its start is timed: it took its role, or still waited for a pull slot."""
     seen: tuple[str, ...] = ()
     """Ranks (`claim/stage`) that were reported for this attempt."""
+    refused: tuple[str, ...] = ()
+    """Ranks whose refusal was noted."""
     ready: bool = False
+    engine: str | None = None
+    """Engine version of all its nodes when this attempt entered the plan."""
+    endpoint: str | None = None
+    """As its head says while it is ready and not on its way out, like the next."""
+    verified: bool | None = None
     failed: str | None = None
     """Why this attempt failed; its other ranks are being ended."""
     retry_at_ms: int = 0
+    spare: tuple[str, ...] = ()
+    """Claims on nodes of another engine version than the rest, kept while others are asked for instead."""
 
     @cached_property
     def claims(self) -> frozenset[str]:
@@ -94,7 +138,9 @@ class InstanceState(Mutable):
     def take(self, role: Role | None, now_ms: int) -> None:
         """Change the role, and note since when."""
         if role != self.role:
-            self.role, self.role_since_ms = role, now_ms
+            self.role, self.role_since_ms, self.starts_since_ms = role, now_ms, now_ms
+        if role in (None, "draining"):
+            self.endpoint, self.verified = None, None  # Nobody new is sent there.
 
 
 class PendingSolve(Mutable):
@@ -136,6 +182,13 @@ class State(Mutable):
     nodes: dict[str, NodeState] = {}
     alive_ms: dict[int, int] = {}
     """Fleet partition -> log time of its last `FleetAlive`."""
+    refused_nodes: dict[str, NodeRefused] = {}
+    refused_models: dict[str, ModelRefused] = {}
+    """`model|pool|configuration` -> the refusal."""
+    startups: dict[str, list[float]] = {}
+    """Model -> seconds that its last instances took from start to ready."""
+    pulls: dict[str, Pull] = {}
+    """Claim -> its node's wish for weights."""
 
     # Intents
     target: Target | None = None
@@ -147,6 +200,8 @@ class State(Mutable):
     """Service key -> rate of the last accepted or confirmed solve, headroom included."""
     solved_with: dict[str, tuple[float, int]] = {}
     """`pool|configuration` -> (price, stock) of the last problem."""
+    solved_without: dict[str, int] = {}
+    """Key of a refused model -> tries, of the last problem."""
     last_solve_ms: int | None = None
     failed_solves: int = 0
     """Since the last answer."""

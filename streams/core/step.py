@@ -34,7 +34,7 @@ from schemas.events import (
     Tick,
 )
 from schemas.policy import CorePolicy
-from streams.core import decide, demand, fleet, offers, rollout, triggers, wakeups
+from streams.core import decide, demand, fleet, offers, plan, refusals, rollout, triggers, wakeups
 from streams.core.effects import Alert, Effect, Publish, PutAside, Solve, WakeAt
 from streams.core.record import LogRecord, Malformed
 from streams.core.state import PendingPublish, State
@@ -128,7 +128,7 @@ def _absorb_event(state: State, event: ControlEvent) -> list[Effect]:  # noqa: C
 def _absorb_refusal(state: State, event: ClaimRefused) -> None:
     if state.policy is not None:
         offers.absorb_refusal(state, event, state.policy)
-        rollout.give_back(state, event.claim)
+        rollout.give_back(state, state.policy, event.claim)
 
 
 def _absorb_answer(state: State, event: Solved) -> list[Effect]:
@@ -182,6 +182,7 @@ def _absorb_request(state: State, event: OperatorRequested) -> None:
 # --- react -----------------------------------------------------------------------------------------
 def _react(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect]:
     offers.forget_refusals(state)
+    refusals.forget(state)
     fleet.judge(state, policy)
     rollout.advance(state, policy)
     effects = [
@@ -210,8 +211,8 @@ def _publish(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect
     if state.target is None:
         return []
     leads = isinstance(record.event, Leading)
-    if leads or (state.now_ms >= wakeups.next_plan_ms(state, policy) and rollout.says_more(state)):
-        state.plan = rollout.current_plan(state, state.target)
+    if leads or (state.now_ms >= wakeups.next_plan_ms(state, policy) and plan.says_more(state, policy)):
+        state.plan = plan.current_plan(state, policy, state.target)
         state.sequence = state.plan.sequence
         state.pending_publish = PendingPublish(plan=state.plan, cause_offset=record.offset)
     elif state.plan is None or state.now_ms < state.published_ms + policy.republish_ms:
@@ -224,7 +225,7 @@ def _publish(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect
 def _alert(state: State, policy: CorePolicy) -> list[Effect]:
     """Tell each standing alert once, until it clears."""
     standing: dict[str, str] = {}
-    for room in (triggers, fleet, offers, rollout):
+    for room in (triggers, fleet, offers, refusals, rollout):
         standing |= room.standing_alerts(state, policy)
     told = [Alert(name=n, text=t) for n, t in sorted(standing.items()) if n not in state.alerts]
     state.alerts = standing

@@ -6,7 +6,7 @@ that a burst of them is solved once; every other reason waits for `solve_interva
 
 from schemas.policy import CorePolicy
 from schemas.problems import Service, Stock
-from streams.core import demand, fleet
+from streams.core import demand, fleet, refusals
 from streams.core.state import State, stock_key
 
 NEEDS = frozenset({"node_lost", "claim_refused", "instance_failed", "notice", "operator"})
@@ -77,8 +77,16 @@ def _price_reason(state: State, policy: CorePolicy, stocks: list[Stock]) -> str 
 
 
 def _availability_reason(state: State, stocks: list[Stock]) -> str | None:
-    """Stock came or went where it matters: from or to nothing, or more of it while demand is unmet."""
+    """Stock came or went where it matters: from or to nothing, or more of it while demand is unmet.
+
+    A place that refused a model and may be tried, or can run it after all, is more stock for that model.
+    """
     short = state.target is not None and bool(state.target.unmet)
+    unfit = refusals.unfit(state)
+    if short and any(
+        key not in unfit or unfit[key].tries > tries for key, tries in state.solved_without.items()
+    ):
+        return "availability"
     for stock in stocks:
         known = state.solved_with.get(stock_key(stock.pool, stock.configuration))
         before = known[1] if known is not None else 0

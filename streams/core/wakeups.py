@@ -1,7 +1,7 @@
 """When silence itself is news: the earliest log time at which the core must look again."""
 
 from schemas.policy import CorePolicy
-from streams.core import rollout, triggers
+from streams.core import plan, refusals, rollout, triggers
 from streams.core.state import State
 
 
@@ -9,13 +9,14 @@ def earliest(state: State, policy: CorePolicy) -> int | None:
     """The next deadline of anything that waits, in log time; never in the past."""
     due = [
         *state.refused_until_ms.values(),
+        *refusals.deadlines(state),
         *_silence(state, policy),
         *_instances(state, policy),
         *_solves(state, policy),
     ]
     if state.plan is not None:
         due += [state.published_ms + policy.republish_ms]
-        due += [next_plan_ms(state, policy)] if rollout.says_more(state) else []
+        due += [next_plan_ms(state, policy)] if plan.says_more(state, policy) else []
     later = [at for at in due if at > state.now_ms]
     return min(later) if later else None
 
@@ -40,7 +41,7 @@ def _instances(state: State, policy: CorePolicy) -> list[int]:
     return [
         *(i.retry_at_ms for i in state.instances.values() if i.failed is not None),
         *(
-            i.role_since_ms + policy.start_deadline_ms
+            i.starts_since_ms + policy.start_deadline_ms
             for i in state.instances.values()
             if i.role == "starting"
         ),

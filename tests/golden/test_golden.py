@@ -65,7 +65,49 @@ def another_leader() -> World:
     return world
 
 
-@pytest.mark.parametrize("script", [up_and_down, preemption, cheaper_elsewhere, another_leader])
+def refused_in_the_east() -> World:
+    """The east refuses the model, which goes west; the east is not asked again until its agent has news."""
+    world = World(policy())
+    world.static(EAST, 1.0, "v1")
+    world.offer(WEST, 2.0, 1)
+    world.refuses = lambda node, _model: "unknown_model" if node.pool == EAST else None
+    world.demand(1.0, windows=2)
+    world.demand(2.0, windows=2)
+    world.refuses = lambda _node, _model: None
+    world.change("n1", models=("0" * 64,))
+    world.demand(2.0, windows=2)
+    return world
+
+
+def one_pull_slot() -> World:
+    """Two nodes want weights, one slot is there; the second waits its turn."""
+    world = World(policy(pull_slots=1))
+    world.pull_ms = 3_000
+    world.offer(EAST, 1.0, 2)
+    world.demand(2.0, windows=2)
+    return world
+
+
+def odd_one_out() -> World:
+    """Nodes of two engine versions come; the pair is made of those that agree, the odd one goes back."""
+    world = World(policy(), solver=lambda problem: greedy(problem, nodes=("1xL4", "1xL4")))
+    world.static(EAST, 1.0, "v1", "v2", "v1")
+    world.demand(1.0, windows=2)
+    return world
+
+
+SCRIPTS = [
+    up_and_down,
+    preemption,
+    cheaper_elsewhere,
+    another_leader,
+    refused_in_the_east,
+    one_pull_slot,
+    odd_one_out,
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_golden(script: Callable[[], World]) -> None:
     path = HERE / f"{script.__name__}.txt"
     found = f"# {script.__doc__}\n\n{transcript(script())}"

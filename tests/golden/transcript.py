@@ -44,7 +44,9 @@ def _event(event: ControlEvent | Malformed) -> str | None:  # noqa: PLR0911  one
             rate = event.offered * 1000 / (event.end_ms - event.start_ms)
             return f"DemandClosed {event.key}: {rate:g} requests/s"
         case NodeReported():
-            stages = [f"{s.instance}#{s.attempt} {s.state}" for s in event.report.stages]
+            stages = [
+                f"{s.instance}#{s.attempt} {s.refusal or s.phase or s.state}" for s in event.report.stages
+            ]
             return f"NodeReported {event.report.node}: {', '.join(stages) or 'empty'}"
         case Solved():
             chosen = [
@@ -79,8 +81,12 @@ def _effect(effect: Effect) -> str:
                 for s in effect.problem.stocks
             ]
             running = sum(r.count for r in effect.problem.running)
+            unfit = [
+                f"; {u.model} unfit for {u.configuration} in {u.pool.region} but {u.tries}"
+                for u in effect.problem.unfit
+            ]
             asked = f"{', '.join(demands)}; stock {', '.join(stocks)}; {running} running"
-            return f"Solve {effect.problem.id}: {asked}"
+            return f"Solve {effect.problem.id}: {asked}{''.join(unfit)}"
         case Publish():
             return f"Publish {effect.plan.id}: {_plan(effect.plan)}"
         case Alert():
@@ -95,4 +101,5 @@ def _plan(plan: Plan) -> str:
     claims = [f"{c.id}={c.node or '?'}" for c in plan.claims]
     instances = [f"{i.id}#{i.attempt} {i.role}" for i in plan.instances]
     target = f"{plan.target.id} ({plan.target.reason})"
-    return f"{target}; claims {' '.join(claims) or '-'}; {', '.join(instances) or '-'}"
+    pulls = f"; pulls {' '.join(plan.pulls)}" if plan.pulls else ""
+    return f"{target}; claims {' '.join(claims) or '-'}; {', '.join(instances) or '-'}{pulls}"

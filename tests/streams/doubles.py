@@ -2,6 +2,7 @@
 
 import math
 
+from schemas.plans import Contact
 from schemas.policy import CorePolicy, ServedClass
 from schemas.problems import (
     Answer,
@@ -11,6 +12,7 @@ from schemas.problems import (
     Problem,
     Rating,
     ServiceDemand,
+    Stock,
     Template,
     TemplateRank,
     TemplateStage,
@@ -42,6 +44,11 @@ def template(model: str = "m", nodes: tuple[str, ...] = ("1xL4",)) -> Template:
     )
 
 
+def contact(number: int = 1) -> Contact:
+    """Of one node; the number makes it another one's."""
+    return Contact(address="127.0.0.1", guard_port=9_000, public_key=f"{number:040d}")
+
+
 def policy(**given: object) -> CorePolicy:
     """One served model `m`, thresholds short enough for scripts."""
     served = ServedClass(model="m", slo_class="interactive", mean_input_tokens=100.0, mean_output_tokens=10.0)
@@ -68,7 +75,9 @@ def greedy(problem: Problem, nodes: tuple[str, ...] = ("1xL4",), rps: float = 1.
         if missing > 0 and demand.rate > 0:
             short = min(1.0, missing * rps / demand.rate)
             unmet.append(
-                Unmet(service=demand.service, rate=short * demand.rate, share=short, binding="stock of 1xL4")
+                Unmet(
+                    service=demand.service, rate=short * demand.rate, share=short, binding=_binding(problem)
+                )
             )
     return Answer(
         problem=problem.id,
@@ -82,6 +91,11 @@ def greedy(problem: Problem, nodes: tuple[str, ...] = ("1xL4",), rps: float = 1.
         gap=0.0,
         seconds=0.0,
     )
+
+
+def _binding(problem: Problem) -> str:
+    refused = {u.reason for u in problem.unfit} | {r for s in problem.stocks for r in s.refused}
+    return f"refused: {', '.join(sorted(refused))}" if refused else "stock of 1xL4"
 
 
 def _cover(
@@ -98,7 +112,7 @@ def _cover(
         if offer.configuration != nodes[0]:
             continue
         key = (offer.pool.key, offer.configuration)
-        taken = min(needed, stock[key] // len(nodes))
+        taken = min(needed, stock[key] // len(nodes), _allowed(problem, demand, offer))
         if taken:
             stock[key] -= taken * len(nodes)
             needed -= taken
@@ -113,3 +127,16 @@ def _cover(
                 )
             )
     return chosen, needed, cost
+
+
+def _allowed(problem: Problem, demand: ServiceDemand, offer: Stock) -> int:
+    """How many instances a place that refused the model may have."""
+    for unfit in problem.unfit:
+        place = (unfit.model, unfit.pool, unfit.configuration)
+        if place == (demand.service.model, offer.pool, offer.configuration):
+            return unfit.tries + sum(
+                run.count
+                for run in problem.running
+                if (run.template.model, run.pool) == place[:2] and offer.configuration in run.template.nodes
+            )
+    return 10**6

@@ -24,6 +24,7 @@ from schemas.events import (
     Offer,
     PriceChanged,
     Published,
+    Refusal,
     Solved,
     StageReport,
     Tick,
@@ -39,10 +40,15 @@ from streams.core.effects import Effect, Publish, PutAside, Solve, WakeAt
 from streams.core.record import LogRecord, Malformed
 from streams.core.state import State
 from streams.core.step import step
-from tests.streams.doubles import EAST, WEST, greedy, policy
+from tests.streams.doubles import EAST, WEST, contact, greedy, policy
 
 WINDOW_MS = 10_000
 START_MS = 1_700_000_000_000
+LIVES = (None, "starting", "ready")
+"""What a stage to be drained may be before; None is not started at all."""
+
+StageKey = tuple[str, int, int]
+"""(instance, attempt, stage)"""
 
 
 class World:
@@ -62,9 +68,18 @@ class World:
         self.nodes: dict[str, Heartbeat] = {}
         self.granted: dict[str, str] = {}
         self.dead: set[str] = set()
+        self.idle: list[str] = []
+        """Static nodes that no claim has; what is given back goes to the end."""
+        self.engine = "simulated-1"
+        """Engine version of the nodes that are made from now on."""
         self.startup_ms = 2_000
+        self.pull_ms = 0
+        """A rank waits for a pull slot and pulls for so long, if it is not 0."""
         self.drain_ms = 2_000
         self.refuse = False
+        """The cloud has none, whatever it says."""
+        self.refuses: Callable[[Heartbeat, str], Refusal | None] = lambda _node, _model: None
+        """What a node refuses to start."""
         self.silent_partitions = False
         self._names = count(1)
         self._later: list[tuple[int, int, Callable[[], object]]] = []
@@ -212,8 +227,20 @@ class World:
             refused = ClaimRefused(claim=claim, reason="out of stock")
             self.after(50, lambda: self.say(refused))
             return
-        name = f"n{next(self._names)}"
+        alike = (n for n in self.idle if self._place(n) == (pool, configuration))
+        name = next(alike, None) or self._make(pool, configuration, claim)
+        self.idle = [other for other in self.idle if other != name]
         self.granted[claim] = name
+        self.after(50, lambda: self.say(ClaimGranted(claim=claim, node=name)))
+        self.after(500, lambda: self.report(name))
+        self.after(60, lambda: self.stock(pool, configuration))
+
+    def _place(self, name: str) -> tuple[Pool, str]:
+        return (self.nodes[name].pool, self.nodes[name].configuration)
+
+    def _make(self, pool: Pool, configuration: str, claim: str | None) -> str:
+        number = next(self._names)
+        name = f"n{number}"
         self.nodes[name] = Heartbeat(
             node=name,
             boot="b",
@@ -222,17 +249,39 @@ class World:
             configuration=configuration,
             devices=1,
             memory_gb=24.0,
+            contact=contact(number),
+            engine=self.engine,
             claim=claim,
         )
-        self.after(50, lambda: self.say(ClaimGranted(claim=claim, node=name)))
-        self.after(500, lambda: self.report(name))
-        self.after(60, lambda: self.stock(pool, configuration))
+        return name
+
+    def static(self, pool: Pool, usd: float, *engines: str, configuration: str = "1xL4") -> list[str]:
+        """Nodes that already run, one of each engine version, offered at a price; returns their names."""
+        names = []
+        for engine in engines:
+            name = self._make(pool, configuration, None)
+            self.nodes[name] = self.nodes[name].model_copy(update={"engine": engine})
+            names.append(name)
+            self.report(name)
+        self.idle += names
+        self.offer(pool, usd, len(names), configuration)
+        return names
+
+    def change(self, name: str, **news: object) -> None:
+        """A node says something new of itself."""
+        self.nodes[name] = self.nodes[name].model_copy(update=news)
+        self.report(name)
 
     def _release(self, name: str) -> None:
-        node = self.nodes.pop(name, None)
-        if node is not None:
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        if node.claim is None:
+            self.idle.append(name)
+        else:
+            del self.nodes[name]
             self.dead.add(name)
-            self.stock(node.pool, node.configuration)
+        self.stock(node.pool, node.configuration)
 
     def report(self, name: str) -> None:
         if name in self.nodes and name not in self.dead:
@@ -242,7 +291,7 @@ class World:
     def _run(self, plan: Plan, claim: str, name: str) -> None:
         """Reconcile one node to the plan, as a node agent does."""
         mine = {
-            (i.id, i.attempt, stage.index): i.role
+            (i.id, i.attempt, stage.index): i
             for i in plan.instances
             for stage in i.stages
             if any(rank.claim == claim for rank in stage.ranks)
@@ -253,28 +302,54 @@ class World:
         self.nodes[name] = self.nodes[name].model_copy(update={"stages": tuple(stages)})
         for key in sorted(live | set(mine)):
             # What the plan has no more is drained like what it drains.
-            role = mine.get(key, "draining")
-            if role == "draining" and have.get(key) in (None, "starting", "ready"):
+            if (key not in mine or mine[key].role == "draining") and have.get(key) in LIVES:
                 self.set_stage(name, key, "draining")
                 self.after(self.drain_ms, lambda key=key: self.set_stage(name, key, "drained"))  # type: ignore[misc]
-            elif role != "draining" and key not in have:
-                self.set_stage(name, key, "starting")
-                self.after(self.startup_ms, lambda key=key: self._up(name, key))  # type: ignore[misc]
+            elif key in mine and mine[key].role != "draining" and key not in have:
+                self._start(name, key, self.refuses(self.nodes[name], mine[key].service.model))
+        if claim in plan.pulls:
+            self._pull(name)
 
-    def _up(self, name: str, key: tuple[str, int, int]) -> None:
-        node = self.nodes.get(name)
-        if node is not None and any(
-            (s.instance, s.attempt, s.stage) == key and s.state == "starting" for s in node.stages
-        ):
-            self.set_stage(name, key, "ready")
+    def _start(self, name: str, key: StageKey, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            self.set_stage(name, key, "refused", "it cannot", refusal=refusal)
+        elif self.pull_ms:
+            self.set_stage(name, key, "starting", phase="queued")
+        else:
+            self.set_stage(name, key, "starting")
+            self.after(self.startup_ms, lambda: self._up(name, key))
 
-    def set_stage(self, name: str, key: tuple[str, int, int], state: str, reason: str | None = None) -> None:
+    def _pull(self, name: str) -> None:
+        """A pull slot is there: what waits for one pulls, and starts."""
+        for stage in self.nodes[name].stages:
+            key = (stage.instance, stage.attempt, stage.stage)
+            if stage.phase == "queued":
+                self.set_stage(name, key, "starting", phase="downloading")
+                self.after(self.pull_ms, lambda key=key: self._pulled(name, key))  # type: ignore[misc]
+
+    def _pulled(self, name: str, key: StageKey) -> None:
+        if self._is_starting(name, key):
+            self.set_stage(name, key, "starting", phase="loading")
+            self.after(self.startup_ms, lambda: self._up(name, key))
+
+    def _up(self, name: str, key: StageKey) -> None:
+        if self._is_starting(name, key):
+            head: dict[str, object] = {"endpoint": f"{name}:8000", "verified": True} if key[2] == 0 else {}
+            self.set_stage(name, key, "ready", None, start_s=(self.startup_ms + self.pull_ms) / 1000, **head)
+
+    def _is_starting(self, name: str, key: StageKey) -> bool:
+        stages = self.nodes[name].stages if name in self.nodes else ()
+        return any((s.instance, s.attempt, s.stage) == key and s.state == "starting" for s in stages)
+
+    def set_stage(
+        self, name: str, key: StageKey, state: str, reason: str | None = None, **more: object
+    ) -> None:
         node = self.nodes.get(name)
         if node is None or name in self.dead:
             return
         others = tuple(s for s in node.stages if (s.instance, s.attempt, s.stage) != key)
         stage = StageReport.model_validate(
-            {"instance": key[0], "attempt": key[1], "stage": key[2], "state": state, "reason": reason}
+            {"instance": key[0], "attempt": key[1], "stage": key[2], "state": state, "reason": reason, **more}
         )
         self.nodes[name] = node.model_copy(update={"stages": (*others, stage)})
         self.after(1, lambda: self.report(name))

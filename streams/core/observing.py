@@ -1,0 +1,105 @@
+"""What the nodes say of an instance, and what that makes of it: ready, failed, refused, ended."""
+
+from schemas.events import StageReport
+from schemas.policy import CorePolicy
+from streams.core import refusals, startups
+from streams.core.state import ENDED, InstanceState, State
+
+Reports = dict[str, StageReport | None]
+"""Rank (`claim/stage`) -> what its node says of it in this attempt; None when it says nothing."""
+
+
+def reports(state: State, instance: InstanceState) -> Reports:
+    """What the nodes say; ranks whose claim or node is gone are left out: nothing runs there any more."""
+    said: Reports = {}
+    for stage in instance.stages:
+        for rank in stage.ranks:
+            held = state.claims.get(rank.claim)
+            node = state.nodes.get(held.claim.node or "") if held is not None else None
+            if node is not None:
+                said[f"{rank.claim}/{stage.index}"] = next(
+                    (
+                        report
+                        for report in node.report.stages
+                        if report.stage == stage.index
+                        and report.attempt == instance.attempt
+                        and report.instance == instance.id
+                    ),
+                    None,
+                )
+    return said
+
+
+def observe(state: State, policy: CorePolicy, instance: InstanceState) -> None:
+    """Note readiness, refusals and failure of the current attempt."""
+    if instance.role is None:
+        return
+    said = reports(state, instance)
+    _note_readiness(state, instance, said)
+    _note_refusals(state, policy, instance, said)
+    if any(r is not None and r.phase == "queued" for r in said.values()):
+        instance.starts_since_ms = state.now_ms  # Who waits for a pull slot is not late.
+    if instance.role != "draining" and instance.failed is None:
+        instance.failed = _failure(instance, said) or _too_slow(state, policy, instance)
+    if instance.failed is not None and instance.role != "draining":
+        instance.take("draining", state.now_ms)
+        instance.retry_at_ms = state.now_ms + policy.backoff_ms * 2 ** (instance.attempt - 1)
+    new = [rank for rank, report in said.items() if report is not None and rank not in instance.seen]
+    if new:
+        instance.seen = tuple(sorted((*instance.seen, *new)))
+
+
+def _note_readiness(state: State, instance: InstanceState, said: Reports) -> None:
+    """Ready is who is ready everywhere; the first rank, the head, says where the door is."""
+    there = [report for report in said.values() if report is not None and report.state == "ready"]
+    ready = len(there) == sum(len(stage.ranks) for stage in instance.stages)
+    if ready and not instance.ready and instance.role == "starting":
+        template = state.templates[instance.template_id]
+        startups.note(state, template.model, there)
+        refusals.clear(state, template, [state.claims[claim].claim for claim in instance.claims])
+    door = (there[0].endpoint, there[0].verified) if ready and instance.role != "draining" else (None, None)
+    if (ready, *door) != (instance.ready, instance.endpoint, instance.verified):
+        instance.ready, (instance.endpoint, instance.verified) = ready, door
+
+
+def _note_refusals(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
+    for rank, report in said.items():
+        if report is not None and report.state == "refused" and rank not in instance.refused:
+            claim = state.claims[rank.partition("/")[0]].claim
+            refusals.note(state, policy, state.templates[instance.template_id], claim, report)
+            instance.refused = (*instance.refused, rank)
+
+
+def _failure(instance: InstanceState, said: Reports) -> str | None:
+    for rank, report in said.items():
+        if report is None and rank in instance.seen:
+            return f"{rank}: vanished"
+        if report is not None and report.state in ENDED | {"draining"}:
+            return f"{rank}: {report.state}: {report.reason or 'no reason given'}"
+    return None
+
+
+def _too_slow(state: State, policy: CorePolicy, instance: InstanceState) -> str | None:
+    waited_ms = state.now_ms - instance.starts_since_ms
+    if instance.role == "starting" and not instance.ready and waited_ms >= policy.start_deadline_ms:
+        return f"not ready after {waited_ms // 1000} s"
+    return None
+
+
+def has_ended(instance: InstanceState, said: Reports, *, planned: bool) -> bool:
+    """Whether no rank runs any more.
+
+    A rank that was never reported may still be on its way up, as long as the plan has the instance.
+    """
+    return all(
+        (rank in instance.seen or not planned) if report is None else report.state in ENDED
+        for rank, report in said.items()
+    )
+
+
+def was_refused(said: Reports) -> bool:
+    """Whether some node cannot do it: trying there again is of no use."""
+    return any(
+        report is not None and report.state == "refused" and report.refusal != "engine_version"
+        for report in said.values()
+    )
