@@ -1,10 +1,21 @@
-"""Nodes for the plan's claims: what a cloud must be able to do, and what to ask of it.
+"""What a source of nodes must be able to do. `static` and `local` do; a cloud's is to be written like them.
 
-A claim's id is the tag of its node, so the cloud itself remembers what is held, and whoever reconciles
-(`agents.provision_run`) keeps nothing that it could lose.
+The life of a node, and who moves it on:
+
+| the node is | moved by | call |
+| --- | --- | --- |
+| asked for | a plan has the claim | `create`, which may take minutes; the grant goes on the log |
+| registered | its agent, told of its claim by whoever created it, by heartbeat | - |
+| in use, drained | plans: instances come and go; a claim leaves the plan only when its node is empty | - |
+| given back | no plan has the claim any more | `release` until it is, a record on the log, `forget` |
+| lost | the cloud takes it, or it never came up | `gone`, a record on the log, `forget` |
+
+A node is tagged with its fleet and its claim. So the cloud itself remembers whose it is: whoever reconciles
+(`agents.provision_desk`) keeps nothing that it could lose, and fleets may share an account.
+What the calls are with SkyPilot and Kubernetes: docs/decisions/2026-11-29-life-of-a-node.md.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,14 +27,31 @@ Place = tuple[Pool, str]
 """Where nodes come from, and of which configuration."""
 
 
+OUT_OF_STOCK_MS = 10_000
+"""When to ask again where the provisioner counts the nodes itself: its stock says when there are more."""
+
+
+def place_of(claim: Claim) -> Place:
+    return (claim.pool, claim.configuration)
+
+
 class Refused(Exception):
-    """The cloud has no node for a claim now, or never will have (`terminal`)."""
+    """The cloud has no node for a claim now, or never will have (`terminal`).
+
+    Terminal is what waiting does not mend: a quota of zero, an unknown configuration, credentials that
+    are not accepted. Its place is not asked again until the provisioner starts anew.
+    """
 
     def __init__(self, reason: str, *, terminal: bool = False, retry_after_ms: int = 60_000) -> None:
         super().__init__(reason)
         self.reason = reason
         self.terminal = terminal
         self.retry_after_ms = retry_after_ms
+        """When to ask again at the earliest; what follows it again and again waits longer each time."""
+
+
+class Unanswered(Exception):
+    """The cloud did not answer. Nothing is known, so nothing is done; it is asked again, ever less often."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +64,11 @@ class Gone:
 
 
 class Provisioner(Protocol):
-    """A source of nodes. All methods may be repeated: after a crash they are.
+    """A source of nodes for one fleet. It sees and touches nodes with this fleet's tag only.
 
-    `release`, then a record on the log, then `forget`: a crash in between repeats the first two.
+    All methods may be repeated, since after a crash they are, and all may raise Unanswered. What takes long
+    must leave the event loop free: `create` and `release` run for several claims at the same time, but never
+    twice for one.
     """
 
     @property
@@ -47,12 +77,20 @@ class Provisioner(Protocol):
         ...
 
     @property
+    def fleet(self) -> str:
+        """First half of a node's tag; the second is its claim's id."""
+        ...
+
+    @property
     def places(self) -> Collection[Place]:
         """What it covers. No two provisioners share a place: a pool has the least of its sources' stocks."""
         ...
 
     async def create(self, claim: Claim) -> str:
-        """Get a node, tagged with the claim's id, and return its name; it registers by its own heartbeat.
+        """Get the one node with this claim's tag and return its name once it is there; it may be already.
+
+        Its agent is started with `--claim`, or finds itself in the plan by its name. Whoever calls may be
+        killed meanwhile: what was begun is tagged from the start, so that it is held, or asked for again.
 
         Raises:
             Refused: there is none; nothing is left behind.
@@ -68,7 +106,10 @@ class Provisioner(Protocol):
         ...
 
     async def held(self) -> Mapping[str, str]:
-        """Claim -> node, by tag; until forgotten."""
+        """Claim -> node of all that has our tag, from the moment that `create` returned, until forgotten.
+
+        What is still being made after a restart may be in it: should it never come up, `gone` says so.
+        """
         ...
 
     async def gone(self) -> Sequence[Gone]:
@@ -76,69 +117,9 @@ class Provisioner(Protocol):
         ...
 
     async def stock(self) -> Mapping[Place, int]:
-        """How many more nodes could be had, for each of its places."""
+        """How many more nodes could be had of each of its places, as far as is known without trying."""
         ...
 
     def hear(self, offer: AvailabilityOffered) -> None:
         """What another source says about availability. A real cloud has no use for it."""
         ...
-
-
-# --- what to do ------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Release:
-    claim: str
-    node: str
-
-
-@dataclass(frozen=True)
-class Grant:
-    """A node is held that the plan does not know of yet: say it (again)."""
-
-    claim: str
-    node: str
-
-
-@dataclass(frozen=True)
-class Miss:
-    """The plan counts on a node that is not held."""
-
-    claim: str
-    node: str
-
-
-@dataclass(frozen=True)
-class Create:
-    claim: Claim
-
-
-Action = Release | Grant | Miss | Create
-
-
-def reconcile(wanted: Iterable[Claim], held: Mapping[str, str], said: Collection[str]) -> tuple[Action, ...]:
-    """What turns `held` into what is wanted, releases first, so that what they free can be had again.
-
-    A release needs no waiting: the core drops a claim from the plan only after the stages on its node have
-    drained, so absence from the newest plan is enough.
-
-    Args:
-        wanted: the claims of the newest plan that this provisioner covers.
-        held: claim -> node.
-        said: claims whose grant, refusal or loss is on the log already: none of that is said twice, and
-            a claim that was refused or lost its node never gets another. The core makes a new claim.
-    """
-    claims = {claim.id: claim for claim in wanted}
-    releases = [Release(claim, node) for claim, node in held.items() if claim not in claims]
-    answers: list[Action] = []
-    for claim in claims.values():
-        if claim.id in said:
-            continue
-        node = held.get(claim.id)
-        if node is not None:
-            if claim.node != node:
-                answers.append(Grant(claim.id, node))
-        elif claim.node is not None:
-            answers.append(Miss(claim.id, claim.node))
-        else:
-            answers.append(Create(claim))
-    return (*releases, *answers)

@@ -14,7 +14,7 @@ from typing import Literal
 from agents import local_process
 from agents.files import write_atomically
 from agents.processes import Started
-from agents.provision import Gone, Place, Refused
+from agents.provision import OUT_OF_STOCK_MS, Gone, Place, Refused, place_of
 from schemas.base import Count, Frozen, Millis, Name
 from schemas.events import AvailabilityOffered
 from schemas.plans import Claim
@@ -79,8 +79,10 @@ def victims(nodes: Iterable[LocalNode], level: int) -> list[LocalNode]:
 class LocalProvisioner:
     """Starts `command` with a node's identity appended: one process, in a session of its own, is one node.
 
+    Whatever the node starts inherits its tag and ends with it: engines and guards, in sessions of their own.
+
     Args:
-        state_dir: holds `nodes/CLAIM.json` and `logs/NODE.log`.
+        state_dir: holds `nodes/FLEET/CLAIM.json` and `logs/NODE.log`.
         nodes_dir: the parent of the nodes' own state folders, which are named after them; a preempted node
             finds a file `notice` there with its deadline, in milliseconds since the epoch.
 
@@ -94,18 +96,21 @@ class LocalProvisioner:
         command: Sequence[str],
         state_dir: Path,
         nodes_dir: Path,
+        fleet: str,
         *,
         name: str = "local",
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.name = name
+        self.fleet = fleet
         self._cloud = cloud
         self._command = tuple(command)
         self._dir = state_dir.resolve()
         self._nodes_dir = nodes_dir
         self._now_ms = now_ms
         self._levels: dict[Place, int] = {(s.pool, s.configuration): s.nodes for s in cloud.stock}
-        records = [LocalNode.model_validate_json(p.read_text()) for p in self._dir.glob("nodes/*.json")]
+        paths = self._path("any").parent.glob("*.json")
+        records = [LocalNode.model_validate_json(path.read_text()) for path in paths]
         self._nodes = {record.claim: self._adopt(record) for record in records}
 
     @property
@@ -115,12 +120,11 @@ class LocalProvisioner:
     async def create(self, claim: Claim) -> str:
         if claim.id in self._nodes:
             return self._nodes[claim.id].node
-        place = (claim.pool, claim.configuration)
+        place = place_of(claim)
         running, level = len(self._running(place)), self._levels[place]
         if running >= level:
-            raise Refused(
-                f"out of stock: {running} of {level} {claim.configuration} in {claim.pool.key} taken"
-            )
+            taken = f"{running} of {level} {claim.configuration} in {claim.pool.key}"
+            raise Refused(f"out of stock: {taken} taken", retry_after_ms=OUT_OF_STOCK_MS)
         return self._start(claim).node
 
     async def release(self, claim: str, node: str) -> bool:
@@ -227,10 +231,10 @@ class LocalProvisioner:
         return await asyncio.to_thread(local_process.end, {self._tag(record.claim) for record in records})
 
     def _tag(self, claim: str) -> str:
-        return f"{self._dir}/{claim}"
+        return f"{self._dir}/{self.fleet}/{claim}"
 
     def _path(self, claim: str) -> Path:
-        return self._dir / "nodes" / f"{claim}.json"
+        return self._dir / "nodes" / self.fleet / f"{claim}.json"
 
     def _keep(self, record: LocalNode) -> LocalNode:
         write_atomically(self._path(record.claim), record.model_dump_json())

@@ -1,7 +1,8 @@
 """Nodes that already run: agents somebody started, listed in an inventory.
 
 A claim gets a free one of its pool and configuration; the agent learns it from the plan (`Claim.node`).
-Which node is whose is kept in a file, since the nodes carry no tag of their own.
+Which node is whose is kept in a file, since the nodes carry no tag of their own. An inventory is one fleet's:
+an agent hears one fleet's plans.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Self
 from pydantic import model_validator
 
 from agents.files import write_atomically
-from agents.provision import Gone, Place, Refused
+from agents.provision import OUT_OF_STOCK_MS, Gone, Place, Refused, place_of
 from schemas.base import Frozen, Name
 from schemas.events import AvailabilityOffered
 from schemas.plans import Claim
@@ -47,6 +48,8 @@ class Inventory(Frozen):
 class Assignment(Frozen):
     """Whose the nodes are, and in which order the free ones are given out."""
 
+    fleet: Name | None = None
+    """None in a file from before there was one."""
     held: dict[str, str] = {}
     free: tuple[str, ...] = ()
 
@@ -59,17 +62,21 @@ class StaticProvisioner:
 
     Raises:
         OSError, pydantic.ValidationError: the file is there and cannot be read.
+        ValueError: it is another fleet's.
     """
 
-    def __init__(self, inventory: Inventory, state: Path, name: str = "static") -> None:
+    def __init__(self, inventory: Inventory, state: Path, fleet: str, name: str = "static") -> None:
         self.name = name
+        self.fleet = fleet
         self._nodes = {node.name: node for node in inventory.nodes}
         self._state = state
         before = Assignment.model_validate_json(state.read_text()) if state.exists() else Assignment()
+        if before.fleet not in (None, fleet):
+            raise ValueError(f"{state}: holds the nodes of fleet {before.fleet!r}, expected {fleet!r}")
         taken = set(before.held.values())
         queue = dict.fromkeys((*before.free, *self._nodes))  # in order, each once
         free = tuple(node for node in queue if node in self._nodes and node not in taken)
-        self._now = Assignment(held=before.held, free=free)
+        self._now = Assignment(fleet=fleet, held=before.held, free=free)
 
     @property
     def places(self) -> frozenset[Place]:
@@ -78,10 +85,11 @@ class StaticProvisioner:
     async def create(self, claim: Claim) -> str:
         if claim.id in self._now.held:
             return self._now.held[claim.id]
-        place = (claim.pool, claim.configuration)
+        place = place_of(claim)
         node = next((node for node in self._now.free if self._nodes[node].place == place), None)
         if node is None:
-            raise Refused(f"out of stock: every {claim.configuration} in {claim.pool.key} is taken")
+            every = f"every {claim.configuration} in {claim.pool.key}"
+            raise Refused(f"out of stock: {every} is taken", retry_after_ms=OUT_OF_STOCK_MS)
         self._keep({**self._now.held, claim.id: node}, tuple(n for n in self._now.free if n != node))
         return node
 
@@ -113,6 +121,6 @@ class StaticProvisioner:
         """Its stock is its list."""
 
     def _keep(self, held: dict[str, str], free: tuple[str, ...]) -> None:
-        after = Assignment(held=held, free=free)
+        after = Assignment(fleet=self.fleet, held=held, free=free)
         write_atomically(self._state, after.model_dump_json(indent=1))
         self._now = after

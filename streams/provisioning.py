@@ -24,7 +24,7 @@ def run(settings: Settings, *, static: Path | None, local: Path | None, time_sca
     provisioners: list[Provisioner] = []
     if static is not None:
         inventory = load_yaml(Inventory, static)
-        provisioners.append(StaticProvisioner(inventory, settings.state_dir / "static.json"))
+        provisioners.append(StaticProvisioner(inventory, settings.state_dir / "static.json", settings.fleet))
     if local is not None:
         provisioners.append(local_cloud(settings, local, time_scale))
     with suppress(asyncio.CancelledError):
@@ -40,7 +40,7 @@ def local_cloud(settings: Settings, stock: Path, time_scale: float) -> LocalProv
     state_dir = settings.state_dir.resolve()
     command = [sys.executable, "-m", "streams.cli", "node", "--time-scale", str(time_scale)]
     cloud = load_yaml(LocalCloud, stock)
-    return LocalProvisioner(cloud, command, state_dir / "local", state_dir / "nodes")
+    return LocalProvisioner(cloud, command, state_dir / "local", state_dir / "nodes", settings.fleet)
 
 
 async def _serve(settings: Settings, provisioners: list[Provisioner]) -> None:

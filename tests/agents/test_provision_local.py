@@ -50,14 +50,16 @@ def now() -> Now:
 def make(tmp_path: Path, now: Now) -> Iterator[Make]:
     """A provisioner on the test's folder; another one on the same folder is the first one restarted."""
 
-    def make(nodes: int = 2, command: tuple[str, ...] = SLEEPER, startup_ms: int = 0) -> LocalProvisioner:
+    def make(
+        nodes: int = 2, command: tuple[str, ...] = SLEEPER, startup_ms: int = 0, fleet: str = "t"
+    ) -> LocalProvisioner:
         cloud = LocalCloud(
             stock=(LocalStock(pool=POOL, configuration="1xL4", nodes=nodes),),
             levels_from="bamboo",
             startup_ms=startup_ms,
             notice_ms=3_000,
         )
-        return LocalProvisioner(cloud, command, tmp_path / "cloud", tmp_path / "nodes", now_ms=now)
+        return LocalProvisioner(cloud, command, tmp_path / "cloud", tmp_path / "nodes", fleet, now_ms=now)
 
     yield make
     assert make().destroy_all()
@@ -136,7 +138,7 @@ async def test_a_node_is_adopted_even_while_it_starts_up(make: Make, tmp_path: P
 
 async def test_a_process_that_was_started_and_not_noted_down_is_found(make: Make, tmp_path: Path) -> None:
     await make().create(claim("c1"))
-    path = tmp_path / "cloud" / "nodes" / "c1.json"
+    path = tmp_path / "cloud" / "nodes" / "t" / "c1.json"
     record = LocalNode.model_validate_json(path.read_text())
     path.write_text(record.model_copy(update={"started": None}).model_dump_json())
     again = make()
@@ -147,9 +149,9 @@ async def test_a_process_that_was_started_and_not_noted_down_is_found(make: Make
 async def test_a_record_without_any_process_is_a_node_that_is_gone(make: Make, tmp_path: Path) -> None:
     """The id is another process's by now: this test's own, which must survive it."""
     await make().create(claim("c1"))
-    path = tmp_path / "cloud" / "nodes" / "c1.json"
+    path = tmp_path / "cloud" / "nodes" / "t" / "c1.json"
     record = LocalNode.model_validate_json(path.read_text())
-    assert local_process.end({f"{(tmp_path / 'cloud').resolve()}/c1"})
+    assert local_process.end({f"{(tmp_path / 'cloud').resolve()}/t/c1"})
     stranger = Started(pid=os.getpid(), since_boot_s=1.0)
     path.write_text(record.model_copy(update={"started": stranger}).model_dump_json())
     assert await make().gone() == [Gone("c1", "local-c1", "terminated")]
@@ -240,7 +242,7 @@ from pathlib import Path
 from agents.provision_local import Claim, LocalCloud, LocalProvisioner, LocalStock, Pool
 root, pool = Path(sys.argv[1]), Pool(cloud="gcp", region="us-central1", market="spot")
 cloud = LocalCloud(stock=(LocalStock(pool=pool, configuration="1xL4", nodes=1),), startup_ms=0)
-local = LocalProvisioner(cloud, sys.argv[2:], root / "cloud", root / "nodes")
+local = LocalProvisioner(cloud, sys.argv[2:], root / "cloud", root / "nodes", "t")
 claim = Claim(id="c1", configuration="1xL4", pool=pool, usd_per_hour=0.3)
 print(asyncio.run(local.create(claim)), flush=True)
 time.sleep(600)
@@ -263,3 +265,20 @@ async def test_what_it_started_outlives_it(make: Make, tmp_path: Path) -> None:
     assert await again.held() == {"c1": "local-c1"}
     assert await again.release("c1", "local-c1")
     assert processes(tmp_path) == []
+
+
+async def test_fleets_that_share_an_account_do_not_see_each_other(make: Make, tmp_path: Path) -> None:
+    """Their claims may have the same ids: each fleet's log numbers them from its own beginning."""
+    ours, theirs = make(), make(fleet="other")
+    await ours.create(claim("c1"))
+    await theirs.create(claim("c1"))
+    await theirs.create(claim("c2"))
+    assert sorted(await make().held()) == ["c1"]
+    assert await ours.release("c1", "local-c1")
+    await ours.forget("c1")
+    assert make().destroy_all()
+    again = make(fleet="other")
+    assert sorted(await again.held()) == ["c1", "c2"]
+    assert await again.gone() == []
+    assert len(processes(tmp_path)) == 2
+    assert again.destroy_all()

@@ -41,16 +41,17 @@ import asyncio, sys
 from pathlib import Path
 from agents.bus import Bus
 from agents.provision_local import LocalCloud, LocalProvisioner
+from agents.provision_desk import Pace
 from agents.provision_run import run_provisioner
 from schemas.settings import load_settings
 
 async def main(bootstrap, prefix, root, cloud, *command):
     settings = load_settings(topic_prefix=prefix, kafka={"bootstrap_servers": bootstrap})
     local = LocalProvisioner(
-        LocalCloud.model_validate_json(cloud), command, Path(root) / "cloud", Path(root) / "nodes"
+        LocalCloud.model_validate_json(cloud), command, Path(root) / "cloud", Path(root) / "nodes", "t"
     )
     async with Bus(settings.kafka, prefix, "provision/test") as bus:
-        await run_provisioner(bus, [local], offer_every_ms=1_000)
+        await run_provisioner(bus, [local], pace=Pace(offer_every_ms=1_000))
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -74,7 +75,7 @@ async def settings(kafka: str, topic_prefix: str) -> Settings:
 def root(tmp_path: Path) -> Iterator[Path]:
     """The folder of the local cloud; whatever it started is ended with the test."""
     yield tmp_path
-    assert LocalProvisioner(cloud(0), SLEEPER, tmp_path / "cloud", tmp_path / "nodes").destroy_all()
+    assert LocalProvisioner(cloud(0), SLEEPER, tmp_path / "cloud", tmp_path / "nodes", "t").destroy_all()
     assert nodes_of(tmp_path) == {}
 
 
@@ -218,6 +219,31 @@ async def test_claims_become_nodes_and_end_again(settings: Settings, root: Path)
 
             await until(offers_one_more)
             assert set(await offered(bus, "local")) <= {0, 1, 2, 3}
+
+
+async def test_a_node_that_no_plan_claims_is_reaped_after_three_plans(settings: Settings, root: Path) -> None:
+    async with Bus(settings.kafka, settings.topic_prefix, "test") as bus:
+
+        async def logged(kind: type[Frozen], *expected: str) -> None:
+            async def there() -> bool:
+                return await said(bus, kind) == sorted(expected)
+
+            await until(there)
+
+        await bus.send(topics.PLANS, plan(1, "c1"))
+        async with provisioning(settings, root, nodes=2):
+            await logged(ClaimGranted, "c1")
+        # Nobody saw the plan that had it no more. Whoever starts now finds its node, and cannot know.
+        for number in (2, 3):
+            await bus.send(topics.PLANS, plan(number, "c2"))
+        async with provisioning(settings, root, nodes=2):
+            await logged(ClaimGranted, "c1", "c2")
+            await bus.send(topics.PLANS, plan(4, "c2", "c3"))
+            await logged(ClaimRefused, "c3")
+            assert sorted(nodes_of(root)) == ["c1", "c2"]
+            await bus.send(topics.PLANS, plan(5, "c2"))
+            await logged(ClaimReleased, "c1")
+            assert sorted(nodes_of(root)) == ["c2"]
 
 
 class _Broken(Frozen):
