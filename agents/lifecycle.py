@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from agents.deployable import undeployable
 from agents.ledger import Action, Attempt, Decline, Drain, Forget, Held, Ledger, RankKey, Spot, Start, Stop
 from schemas.events import Refusal
 from schemas.plans import Instance, Plan, Rank, Role
-from schemas.problems import Template
 
 
 @dataclass(frozen=True)
@@ -144,20 +144,6 @@ def _cannot_hold(key: RankKey, rank: Rank, me: Means) -> Cannot | None:
         return Cannot(
             "memory", f"{where}: memory_gb {rank.memory_gb:g} is more than the {has:g} of its devices"
         )
-    return None
-
-
-def undeployable(instance: Instance, template: Template) -> str | None:
-    """To be replaced by `agents.deployable`."""
-    if template.runtime != "vllm":
-        return f"runtime {template.runtime} is not deployable"
-    for stage in instance.stages:
-        if len(stage.ranks) > 1:
-            return f"stage {stage.index}: {len(stage.ranks)} ranks, runtime vllm takes one a stage"
-        for place, rank in enumerate(stage.ranks):
-            if rank.tp != len(rank.device_ids):
-                where = f"stage {stage.index} rank {place}"
-                return f"{where}: tp {rank.tp} does not fit {len(rank.device_ids)} device_ids"
     return None
 
 

@@ -1,27 +1,29 @@
 """The node agent, one process a node: follows `coral.plans`, drives engines, reports on `coral.fleet`.
 
-Kafka may be away for as long as it likes: engines go on, the last plan stays in force (house.md, law 3), and
-the next heartbeat that gets through says everything.
+Kafka may be away for as long as it likes: engines go on, the last plan stays in force (house.md, law 3).
+
+Where engines outlive their agent (`agents.engine.Engine.outlives_agent`) its restart is no outage: told to
+end, it leaves them as they are and says nothing, and the next agent adopts them. `coral drain NODE`, or a
+notice, empties such a node. Engines that end with their agent are drained first: the node says it leaves.
 """
 
 import asyncio
 import logging
 import signal
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from aiokafka.errors import KafkaError
-
-from agents.bus import Bus, follow_plans
 from agents.engine import EngineFactory
-from agents.reconciler import NodeIdentity, Reconciler
+from agents.identity import NodeIdentity
+from agents.inventory import machine_boot
+from agents.node_talk import Line, Talk, within
+from agents.notices import FileNotice, Notices, watch
+from agents.reconciler import Reconciler, Sweep, nothing_to_sweep
 from agents.state_dir import StateDir
-from schemas import topics
 from schemas.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -38,10 +40,23 @@ class Pace:
     drain_deadline_s: float = 600.0
     """The longest a drain may take before what is in flight is cut."""
     leave_grace_s: float = 30.0
-    """The same for a node that was told to end (SIGTERM, SIGINT)."""
+    """The same for an agent that is told to end (SIGTERM, SIGINT) and whose engines end with it."""
+    last_s: float = 30.0
+    """So long before the end that a notice sets, everything is drained, replaced or not."""
     back_off_s: float = 0.5
     """Wait before Kafka is tried again; doubled up to `back_off_limit_s`."""
     back_off_limit_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Fittings:
+    """What real engines bring along; a node of simulated ones needs none of it."""
+
+    sweep: Sweep = nothing_to_sweep
+    models: Callable[[], tuple[str, ...]] = tuple
+    """Revisions in the node's model cache; asked at every heartbeat."""
+    notices: Sequence[Notices] = ()
+    """The cloud's, beside the file."""
 
 
 def run(
@@ -51,9 +66,10 @@ def run(
     state_dir: Path,
     engines: EngineFactory,
     pace: Pace = Pace(),
+    fittings: Fittings = Fittings(),
 ) -> None:
     """`run_node`, blocking."""
-    asyncio.run(run_node(kafka, prefix, identity, state_dir, engines, pace))
+    asyncio.run(run_node(kafka, prefix, identity, state_dir, engines, pace, fittings))
 
 
 async def run_node(
@@ -63,8 +79,9 @@ async def run_node(
     state_dir: Path,
     engines: EngineFactory,
     pace: Pace = Pace(),
+    fittings: Fittings = Fittings(),
 ) -> None:
-    """Be the agent of `identity` until SIGTERM or SIGINT, and then until what it has is drained.
+    """Be the agent of `identity` until SIGTERM or SIGINT.
 
     Args:
         state_dir: the node's own folder; a file `notice` dropped there, holding a time in ms since the epoch,
@@ -77,120 +94,82 @@ async def run_node(
     """
     state = StateDir(state_dir)
     with state.owned():
+        outlives = engines().outlives_agent  # asked of one that is never started
         node = Reconciler(
             identity,
             state,
             engines,
             _now_ms,
-            boot=uuid4().hex[:12],
+            boot=_boot(outlives),
             drain_deadline_ms=int(pace.drain_deadline_s * 1000),
+            last_ms=int(pace.last_s * 1000),
+            sweep=fittings.sweep,
         )
-        leaving = asyncio.Event()
-        _on_signals(leaving)
+        told = asyncio.Event()
+        _on_signals(told)
         await node.begin()
-        said = asyncio.Event()
-        talking = asyncio.create_task(_talk(node, Line(kafka, prefix, identity.name), said, pace))
-        working = asyncio.create_task(_work(node, state, leaving, said, pace))
+        talk = Talk(
+            node,
+            Line(kafka, prefix, identity.name),
+            heartbeat_s=pace.heartbeat_s,
+            back_off_s=(pace.back_off_s, pace.back_off_limit_s),
+        )
+        sources = (FileNotice(state_dir / "notice"), *fittings.notices)
         try:
-            await asyncio.wait({talking, working}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (talking, working):
-                if task.done():
-                    task.result()  # An error in either ends the agent.
+            await _until_one_ends(
+                talk.run(),
+                _work(node, talk, told, pace, fittings, outlives=outlives),
+                *(watch(source, node.notice) for source in sources),
+            )
         finally:
-            await _cancel(talking)
-            await _cancel(working)
-            await node.end()
+            await (node.let_go() if outlives else node.end())
+
+
+def _boot(outlives: bool) -> str:
+    """What a heartbeat's `boot` names: the agent's run where engines end with it, else the machine's."""
+    return machine_boot() if outlives else f"{machine_boot()}.{uuid4().hex[:12]}"
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _on_signals(leaving: asyncio.Event) -> None:
+def _on_signals(told: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leaving.set)
+        loop.add_signal_handler(number, told.set)
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    # With Kafka away a producer that closes would wait for it; what it has to say is old by then.
-    await asyncio.wait({task}, timeout=FAREWELL_S)
+async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run all until one has ended, and end the others. Its error is the agent's."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        # With Kafka away a producer that closes would wait for it; what it has to say is old by then.
+        await asyncio.wait(tasks, timeout=FAREWELL_S)
 
 
-# --- what needs no Kafka -----------------------------------------------------------------------------
 async def _work(
-    node: Reconciler, state: StateDir, leaving: asyncio.Event, said: asyncio.Event, pace: Pace
+    node: Reconciler, talk: Talk, told: asyncio.Event, pace: Pace, fittings: Fittings, *, outlives: bool
 ) -> None:
-    """Watch deadlines and notices until told to end, then end what the node has."""
-    while not leaving.is_set():
-        await _within(pace.heartbeat_s, leaving.wait())
-        _look_for_notice(node, state)
+    """Watch deadlines until told to end; then, unless they outlive the agent, end what the node has."""
+    while not told.is_set():
+        await within(pace.heartbeat_s, told.wait())
+        node.has_models(fittings.models())
         node.reconcile()
+    if outlives:
+        log.info("told to end; leaves its engines to the next agent")
+        return
     log.info("told to end; drains for at most %g s", pace.leave_grace_s)
     node.leave(int(pace.leave_grace_s * 1000))
     while not node.idle.is_set():
-        await _within(pace.heartbeat_s, node.idle.wait())
+        await within(pace.heartbeat_s, node.idle.wait())
         node.reconcile()
-    said.clear()
+    talk.said.clear()
     node.changed.set()
-    await _within(FAREWELL_S, said.wait())
-
-
-def _look_for_notice(node: Reconciler, state: StateDir) -> None:
-    try:
-        deadline_ms = state.read_notice_ms()
-    except ValueError as error:
-        log.warning("notice: %s, expected milliseconds since the epoch", error)
-        return
-    if deadline_ms is not None:
-        node.notice(deadline_ms)
-
-
-async def _within(seconds: float, wait: Coroutine[Any, Any, object]) -> None:
-    """Wait, but not longer than that."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(wait, seconds)
-
-
-# --- what does ---------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Line:
-    """Which Kafka, and as whom."""
-
-    kafka: KafkaSettings
-    prefix: str
-    name: str
-
-    def bus(self) -> Bus:
-        return Bus(self.kafka, self.prefix, f"node/{self.name}")
-
-
-async def _talk(node: Reconciler, line: Line, said: asyncio.Event, pace: Pace) -> None:
-    """Follow plans and send heartbeats, starting afresh with a new connection whenever Kafka fails."""
-    wait_s = pace.back_off_s
-    while True:
-        try:
-            async with line.bus() as bus, asyncio.TaskGroup() as both:
-                wait_s = pace.back_off_s
-                both.create_task(_follow(node, bus))
-                both.create_task(_beat(node, bus, line.name, said, pace))
-        except* KafkaError as errors:
-            log.warning("Kafka failed, next try in %g s: %s", wait_s, errors.exceptions[0])
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, pace.back_off_limit_s)
-
-
-async def _follow(node: Reconciler, bus: Bus) -> None:
-    async for plan in follow_plans(bus, node.newest):
-        node.accept(plan)
-
-
-async def _beat(node: Reconciler, bus: Bus, name: str, said: asyncio.Event, pace: Pace) -> None:
-    """A heartbeat every second, and at once on a change; `said` is set when there is no more news."""
-    while True:
-        node.changed.clear()
-        await bus.send(topics.FLEET, node.heartbeat(), key=name)
-        if not node.changed.is_set():
-            said.set()
-        await _within(pace.heartbeat_s, node.changed.wait())
+    await within(FAREWELL_S, talk.said.wait())

@@ -1,62 +1,46 @@
 """Drives the engines of one node after the newest plan. No Kafka here: plans come in, heartbeats go out.
 
 Everything happens in the event loop's one thread: an event (a plan, an engine that is ready or gone, a tick)
-moves the ledger, `decide` says what follows, each action goes on disk first and is performed second.
+moves the ledger, `decide` says what follows, each action goes on disk first and is performed second. So after
+a crash the ledger may be ahead of the engines and never behind: what it says was started and is not there has
+ended, what it says was told to end is told again, and engines that it does not know are swept away.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Annotated
 
-from pydantic import ConfigDict, Field
-from pydantic.dataclasses import dataclass
-
-from agents.engine import Engine, EngineFactory, EngineSpec, spec_of
-from agents.ledger import Action, Drain, Gone, Held, Ledger, Observation, RankKey, Ready, Start, Stop, advance
+from agents.engine import EngineFactory, spec_of
+from agents.engine_room import EngineRoom
+from agents.identity import NodeIdentity
+from agents.ledger import Action, Drain, Gone, Held, Ledger, Observation, RankKey, Start, Stop, advance
 from agents.lifecycle import Means, decide
 from agents.state_dir import StateDir
-from schemas.base import Name
 from schemas.events import Heartbeat, StageReport
 from schemas.plans import Order, Plan
-from schemas.problems import Pool
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], int]
 """Milliseconds since the epoch."""
 
-AGENT_RESTARTED = "the node agent restarted, and its engine ended with it"
+Sweep = Callable[[frozenset[RankKey]], Awaitable[object]]
+"""Ends what earlier agents of this node left running, but for these; returns once it is gone."""
+
+AGENT_RESTARTED = "its engine was not there any more when the node agent started"
 
 
-NodeName = Annotated[Name, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-"""A name that is a folder's too, and never `.` or `..`."""
-
-
-@dataclass(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False))
-class NodeIdentity:
-    """What a node says about itself; `claim` is what its provisioner started it for, None if static.
-
-    Raises:
-        pydantic.ValidationError: a field is impossible: it comes from a person, or from another process.
-    """
-
-    name: NodeName
-    pool: Pool
-    configuration: Name
-    devices: int
-    memory_gb: float
-    """Of all devices together, in 10^9 bytes."""
-    address: str = "127.0.0.1"
-    claim: Name | None = None
+async def nothing_to_sweep(keep: frozenset[RankKey]) -> None:
+    """Of engines that never outlive their agent."""
 
 
 class Reconciler:
     """The node's engines, its ledger and the newest plan.
 
     Args:
-        boot: names this run; after another boot every engine of before is gone.
+        boot: as in the heartbeat: names what engines live through, the machine's run or the agent's.
+        last_ms: so long before a notice's deadline everything is drained, replaced or not.
     """
 
     def __init__(
@@ -68,6 +52,8 @@ class Reconciler:
         *,
         boot: str,
         drain_deadline_ms: int,
+        last_ms: int = 30_000,
+        sweep: Sweep = nothing_to_sweep,
     ) -> None:
         self.changed = asyncio.Event()
         """Set whenever the next heartbeat says something new."""
@@ -75,17 +61,23 @@ class Reconciler:
         """Set while no engine lives."""
         self._identity = identity
         self._state = state
-        self._new_engine = engines
         self._clock = clock
         self._boot = boot
-        self._me = Means(identity.name, identity.devices, identity.memory_gb, drain_deadline_ms)
+        self._sweep = sweep
+        self._me = Means(
+            node=identity.name,
+            devices=identity.devices,
+            memory_gb=identity.memory_gb,
+            engine=identity.engine,
+            drain_deadline_ms=drain_deadline_ms,
+            last_ms=last_ms,
+        )
         self._ledger = Ledger()
         self._plan: Plan | None = None
         self._notice_ms: int | None = None
+        self._models: tuple[str, ...] = ()
         self._waiting: Mapping[RankKey, str] = {}
-        self._engines: dict[RankKey, Engine] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._broken: BaseException | None = None
+        self._room = EngineRoom(engines, self._observe)
 
     @property
     def newest(self) -> Order:
@@ -93,21 +85,23 @@ class Reconciler:
         return (0, 0, 0) if self._plan is None else self._plan.order
 
     async def begin(self) -> None:
-        """Take up the state on disk, adopt engines that still run, report the others as ended.
+        """Take up the state on disk: adopt the engines it knows, end all others, report what is not there.
 
         Raises:
             agents.state_dir.StateError: the state is unreadable.
         """
         self._ledger, self._plan = self._state.read_ledger(), self._state.read_plan()
-        found = {held: engine for held in self._ledger.live if (engine := await self._adopted(held.key))}
-        for held in self._ledger.live:
+        live = self._ledger.live
+        found = [held for held in live if await self._room.adopt(held.key)]
+        await self._sweep(frozenset(held.key for held in found))
+        for held in live:
             if held not in found:
                 self._move(Gone(held.key, AGENT_RESTARTED))
-        for held, engine in found.items():
-            self._engines[held.key] = engine
-            self._spawn(self._live(held.key, engine, None))
-            if held.state == "draining":  # It may not have heard yet.
-                self._spawn(self._ask(held.key, engine.stop() if held.stopped else engine.drain()))
+        for held in found:
+            log.info("adopted %s, %s", held.key, held.state)
+            if held.state == "draining":  # it may not have heard yet
+                (self._room.stop if held.stopped else self._room.drain)(held.key)
+        self._grant_pulls()
         self.reconcile()
 
     def accept(self, plan: Plan) -> None:
@@ -118,10 +112,17 @@ class Reconciler:
         self._plan = plan
         log.info("follows plan %s (%s)", plan.id, plan.target.reason)
         self.changed.set()
+        self._grant_pulls()
         self.reconcile()
 
+    def has_models(self, revisions: tuple[str, ...]) -> None:
+        """Report these revisions as those of the node's model cache."""
+        if revisions != self._models:
+            self._models = revisions
+            self.changed.set()
+
     def notice(self, deadline_ms: int) -> None:
-        """The cloud takes this node at `deadline_ms`. The plan decides what moves; no drain lasts longer."""
+        """The cloud takes this node then: the plan moves what it can, the rest is drained at the last."""
         if self._me.until_ms is None or deadline_ms < self._me.until_ms:
             log.warning("the node is to be taken away at %d ms", deadline_ms)
             self._me, self._notice_ms = replace(self._me, until_ms=deadline_ms), deadline_ms
@@ -143,8 +144,8 @@ class Reconciler:
         Raises:
             OSError: the state cannot be written: what cannot be remembered must not be done.
         """
-        if self._broken is not None:
-            raise self._broken
+        if self._room.broken is not None:
+            raise self._room.broken
         decision = decide(self._ledger, self._plan, self._me, self._clock())
         for action in decision.actions:
             log.info("%s", action)
@@ -163,7 +164,7 @@ class Reconciler:
         me = self._identity
         held = [self._report(held) for held in self._ledger.held]
         waiting = [
-            StageReport(**key._asdict(), state="starting", reason=reason)
+            StageReport(**key._asdict(), state="starting", phase="waiting", reason=reason)
             for key, reason in self._waiting.items()
         ]
         return Heartbeat(
@@ -174,6 +175,11 @@ class Reconciler:
             configuration=me.configuration,
             devices=me.devices,
             memory_gb=me.memory_gb,
+            contact=me.contact,
+            engine=me.engine,
+            gpu=me.gpu,
+            driver=me.driver,
+            models=self._models,
             claim=me.claim,
             stages=tuple(held + waiting),
             plan=None if self._plan is None else self._plan.id,
@@ -185,19 +191,25 @@ class Reconciler:
         """End what still lives at once, cutting what is in flight."""
         self.leave(0)
         self.reconcile()  # What leaving put to drain is past its deadline already.
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._room.emptied()
+
+    async def let_go(self) -> None:
+        """Leave every engine as it is, for the next agent to adopt."""
+        await self._room.let_go()
 
     def _report(self, held: Held) -> StageReport:
-        engine = self._engines.get(held.key)
-        starting = engine.progress if engine is not None and held.state == "starting" else None
+        starting = self._room.progress(held.key) if held.state == "starting" else None
         return StageReport(
             **held.key._asdict(),
             state=held.state,
             reason=held.reason or (None if starting is None else starting.text),
             phase=None if starting is None else starting.phase,
+            refusal=held.refusal,
+            verified=held.verified,
+            start_s=held.start_s,
+            pull_s=held.pull_s,
             endpoint=held.endpoint,
-            in_flight=0 if engine is None else engine.in_flight,
+            in_flight=self._room.in_flight(held.key),
         )
 
     def _move(self, event: Action | Observation) -> None:
@@ -214,55 +226,19 @@ class Reconciler:
         match action:
             case Start() if self._plan is not None:
                 for key, _ in action.spots:
-                    engine = self._engines[key] = self._new_engine()
-                    spec = spec_of(self._plan, key, self._identity.address)
-                    self._spawn(self._live(key, engine, spec))
+                    self._room.start(spec_of(self._plan, key, self._identity.address))
+                self._grant_pulls()
             case Drain():
-                self._spawn(self._ask(action.key, self._engines[action.key].drain()))
+                self._room.drain(action.key)
             case Stop():
-                self._spawn(self._ask(action.key, self._engines[action.key].stop()))
+                self._room.stop(action.key)
             case _:
                 pass  # Decline and Forget are moves of the ledger only; nothing starts without a plan.
 
-    async def _adopted(self, key: RankKey) -> Engine | None:
-        engine = self._new_engine()
-        return engine if await engine.adopt(key) else None
-
-    async def _live(self, key: RankKey, engine: Engine, spec: EngineSpec | None) -> None:
-        """An engine's whole life, from its start (or its adoption, without a spec) to its end."""
-        try:
-            if spec is not None:
-                await engine.start(spec)
-            reason = await self._watch(key, engine)
-        except Exception as error:  # Whatever an engine raises fails that engine, never the node.
-            log.warning("%s failed", key, exc_info=error)
-            reason = f"{type(error).__name__}: {error}"
-        del self._engines[key]
-        self._observe(Gone(key, reason))
-
-    async def _watch(self, key: RankKey, engine: Engine) -> str | None:
-        """Pass on that it is ready, at most once, and return once it is gone."""
-        ready, gone = asyncio.create_task(engine.ready()), asyncio.create_task(engine.gone())
-        await asyncio.wait({ready, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if ready.done():
-            self._observe(Ready(key, ready.result().endpoint))
-        else:
-            ready.cancel()
-        return (await gone).reason
-
-    async def _ask(self, key: RankKey, request: Coroutine[None, None, None]) -> None:
-        """Have a request of an engine done. If it fails, the drain deadline comes all the same."""
-        try:
-            await request
-        except Exception:
-            log.exception("%s did not take a request", key)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._broken = error  # The agent's own, since an engine's are caught; the next reconcile ends it.
+    def _grant_pulls(self) -> None:
+        """Pass the plan's pull slot on to all that starts here; what has it already does not mind."""
+        claim = None if self._plan is None else self._plan.claim_of(self._me.node)
+        if self._plan is not None and claim is not None and claim.id in self._plan.pulls:
+            for held in self._ledger.live:
+                if held.state == "starting":
+                    self._room.may_pull(held.key)

@@ -10,6 +10,8 @@ from agents.engine import End, EngineSpec, Progress, Up
 from agents.ledger import RankKey
 from agents.simulated_door import Door
 
+ENGINE = "simulated-1"
+"""Its engine version."""
 LINGER_S = 2.0
 """How long an emptied door goes on answering "elsewhere" before it is gone."""
 

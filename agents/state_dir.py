@@ -25,7 +25,7 @@ class StateError(RuntimeError):
 
 
 class StateDir:
-    """`ledger.json` and `plan.json` in one folder, and the `notice` that may be dropped there."""
+    """`ledger.json` and `plan.json` in one folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,18 +67,6 @@ class StateDir:
 
     def write_plan(self, plan: Plan) -> None:
         self._write("plan.json", plan)
-
-    def read_notice_ms(self) -> int | None:
-        """When the cloud takes the node away: the content of a file `notice`, in ms since the epoch.
-
-        Raises:
-            ValueError: the file holds no whole number.
-        """
-        try:
-            text = (self._path / "notice").read_text()
-        except FileNotFoundError:
-            return None
-        return int(text)
 
     def _read(self, name: str, kind: type[_Kept]) -> _Kept | None:
         path = self._path / name

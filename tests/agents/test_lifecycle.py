@@ -234,7 +234,7 @@ def test_what_was_never_started_is_spared() -> None:
         (
             plan(1, instance("i1", rank(tp=2))),
             "not_deployable",
-            "stage 0 rank 0: tp 2 does not fit 1 device_ids",
+            "stage 0: device_ids [0], expected 2 different ones",
         ),
         (
             plan(1, instance("i1", rank(device=0), rank(device=9))),

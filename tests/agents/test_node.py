@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.engine import End, EngineError, EngineSpec
+from agents.engine import End, EngineError, EngineSpec, Up
+from agents.identity import NodeIdentity
 from agents.ledger import Attempt as AttemptKey
 from agents.ledger import Gone, Ledger, RankKey, Spot, Start, advance
 from agents.node import run_node
-from agents.reconciler import AGENT_RESTARTED, NodeIdentity, Reconciler
+from agents.reconciler import AGENT_RESTARTED, Reconciler
 from agents.simulated import SimulatedEngine
 from agents.state_dir import StateDir, StateError
 from schemas.events import StageReport
@@ -27,8 +28,9 @@ IDENTITY = NodeIdentity("n1", POOL, "4xL4", devices=4, memory_gb=96.0)
 class Bench:
     """A reconciler, its engines in order of their start, and a clock that only a test moves."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[SimulatedEngine] = SimulatedEngine) -> None:
         self.state = StateDir(path)
+        self.kind = kind
         self.engines: list[SimulatedEngine] = []
         self.now_ms = 0
         path.mkdir(exist_ok=True)
@@ -40,7 +42,7 @@ class Bench:
         )
 
     def _engine(self) -> SimulatedEngine:
-        self.engines.append(SimulatedEngine(time_scale=0.1, linger_s=0.0))
+        self.engines.append(self.kind(time_scale=0.1, linger_s=0.0))
         return self.engines[-1]
 
     def stages(self) -> tuple[StageReport, ...]:
@@ -68,7 +70,10 @@ async def test_a_plan_becomes_engines_and_they_report(bench: Bench) -> None:
     assert [stage.state for stage in starting] == ["starting", "starting"]
     head, tail = await bench.until("ready", "ready")
     assert head.endpoint is not None
-    assert tail.endpoint is None
+    assert (tail.endpoint, tail.verified) == (None, None)
+    assert head.verified is True
+    assert head.start_s is not None
+    assert head.start_s > 0
     assert bench.node.heartbeat().plan == "1-1-1"
     bench.node.accept(plan(2, instance("i1", rank(device=0), rank(device=1), role="draining")))
     await bench.until("drained", "drained")
@@ -91,6 +96,7 @@ async def test_waiting_is_reported_as_starting_with_its_reason(bench: Bench) -> 
     bench.node.accept(plan(2, instance("i2")))
     waiting = next(stage for stage in bench.stages() if stage.instance == "i2")
     assert (waiting.state, waiting.reason) == ("starting", "waiting for devices [0], held by i1")
+    assert waiting.phase == "waiting"
     (ready,) = await bench.until("ready")
     assert ready.instance == "i2"
 
@@ -113,12 +119,73 @@ async def test_an_engine_that_cannot_be_launched_fails_with_its_reason(tmp_path:
         async def start(self, spec: EngineSpec) -> None:
             raise EngineError(f"no weights of {spec.template.checkpoint}")
 
-    bench = Bench(tmp_path / "state")
-    bench.node = Reconciler(IDENTITY, bench.state, Broken, lambda: 0, boot="b", drain_deadline_ms=1_000)
+    bench = Bench(tmp_path / "state", Broken)
     await bench.node.begin()
     bench.node.accept(plan(1, instance("i1")))
     (failed,) = await bench.until("failed")
-    assert failed.reason == "EngineError: no weights of tiny"
+    assert failed.reason == "no weights of tiny"
+
+
+@pytest.mark.parametrize("how", ["start", "end"])
+async def test_an_engine_that_finds_it_impossible_is_refused(tmp_path: Path, how: str) -> None:
+    class Refusing(SimulatedEngine):
+        async def start(self, spec: EngineSpec) -> None:
+            if how == "start":
+                raise EngineError(f"port of {spec.key.instance} is taken", "port_taken")
+
+        async def gone(self) -> End:
+            return End("port of i1 is taken", "port_taken")
+
+    bench = Bench(tmp_path / "state", Refusing)
+    await bench.node.begin()
+    bench.node.accept(plan(1, instance("i1")))
+    (refused,) = await bench.until("refused")
+    assert (refused.refusal, refused.reason) == ("port_taken", "port of i1 is taken")
+
+
+async def test_an_engine_that_breaks_its_word_is_stopped_too(tmp_path: Path) -> None:
+    stopped = asyncio.Event()
+
+    class Broken(SimulatedEngine):
+        async def ready(self) -> Up:
+            raise RuntimeError("unreadable status")
+
+        async def stop(self) -> None:
+            await super().stop()
+            stopped.set()
+
+    bench = Bench(tmp_path / "state", Broken)
+    await bench.node.begin()
+    bench.node.accept(plan(1, instance("i1")))
+    (failed,) = await bench.until("failed")
+    assert failed.reason == "RuntimeError: unreadable status"
+    await asyncio.wait_for(stopped.wait(), HANG_S)
+
+
+async def test_a_pull_slot_reaches_what_is_starting(tmp_path: Path) -> None:
+    granted: list[RankKey] = []
+
+    class Pulling(SimulatedEngine):
+        async def start(self, spec: EngineSpec) -> None:
+            self.key = spec.key
+
+        async def may_pull(self) -> None:
+            granted.append(self.key)
+
+    bench = Bench(tmp_path / "state", Pulling)
+    await bench.node.begin()
+    bench.node.accept(plan(1, instance("i1")))
+    bench.node.accept(plan(2, instance("i1")).model_copy(update={"pulls": ("c2",)}))
+    await asyncio.sleep(0.01)
+    assert granted == [], "the slot is the neighbour's"
+    bench.node.accept(plan(3, instance("i1")).model_copy(update={"pulls": ("c1",)}))
+    await asyncio.sleep(0.01)
+    assert set(granted) == {RankKey("i1", 1, 0, 0)}
+    both = (instance("i1"), instance("i2", rank(device=1)))
+    bench.node.accept(plan(4, *both).model_copy(update={"pulls": ("c1",)}))
+    await asyncio.sleep(0.01)
+    assert set(granted) == {RankKey("i1", 1, 0, 0), RankKey("i2", 1, 0, 0)}
+    await bench.node.let_go()
 
 
 async def test_a_disk_that_fails_ends_the_agent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +195,7 @@ async def test_a_disk_that_fails_ends_the_agent(bench: Bench, monkeypatch: pytes
     bench.node.accept(plan(1, instance("i1")))
     with monkeypatch.context() as patched:
         patched.setattr(bench.state, "write_ledger", full)
-        assert await asyncio.wait_for(bench.engines[0].ready(), HANG_S)
+        await asyncio.wait_for(bench.engines[0].ready(), HANG_S)
         await asyncio.sleep(0.01)
     with pytest.raises(OSError, match="No space left"):
         bench.node.reconcile()
@@ -169,13 +236,17 @@ async def test_leaving_drains_everything_and_says_so(bench: Bench) -> None:
     assert [stage.state for stage in bench.stages()] == ["drained"]
 
 
-async def test_a_notice_is_reported_and_ends_nothing(bench: Bench) -> None:
+async def test_a_notice_is_reported_and_drains_at_the_last(bench: Bench) -> None:
     bench.node.accept(plan(1, instance("i1")))
     await bench.until("ready")
-    bench.node.notice(5_000)
-    bench.node.notice(9_000)
-    assert bench.node.heartbeat().notice_deadline_ms == 5_000
+    bench.node.notice(50_000)
+    bench.node.notice(90_000)
+    assert bench.node.heartbeat().notice_deadline_ms == 50_000
     assert [stage.state for stage in bench.stages()] == ["ready"]
+    bench.now_ms = 20_000
+    bench.node.reconcile()
+    (drained,) = await bench.until("drained")
+    assert drained.reason == "the node is about to end"
 
 
 async def test_ending_starts_nothing_that_waited(bench: Bench) -> None:
@@ -203,27 +274,6 @@ async def test_a_restarted_agent_reports_what_ended_with_the_old_one(tmp_path: P
     await bench.node.end()
 
 
-async def test_an_engine_that_outlived_its_agent_is_adopted(tmp_path: Path) -> None:
-    """As the guards of a real engine will: a new agent goes on with what the old one started."""
-    first = Bench(tmp_path / "state")
-    await first.node.begin()
-    first.node.accept(plan(1, instance("i1")))
-    await first.until("ready")
-
-    class Adopting(SimulatedEngine):
-        adopted = first.engines[0]
-        ready, gone, drain = adopted.ready, adopted.gone, adopted.drain
-
-        async def adopt(self, key: RankKey) -> bool:
-            return key == RankKey("i1", 1, 0, 0)
-
-    second = Reconciler(IDENTITY, first.state, Adopting, lambda: 0, boot="b2", drain_deadline_ms=1_000)
-    await second.begin()
-    assert [stage.state for stage in second.heartbeat().stages] == ["ready"]
-    second.accept(plan(2))
-    await asyncio.wait_for(second.idle.wait(), HANG_S)
-
-
 async def test_it_begins_from_its_disk_where_kafka_is_away(tmp_path: Path) -> None:
     StateDir(tmp_path).write_plan(plan(1, instance("i1")))
     made: asyncio.Queue[SimulatedEngine] = asyncio.Queue()
@@ -234,8 +284,9 @@ async def test_it_begins_from_its_disk_where_kafka_is_away(tmp_path: Path) -> No
 
     nowhere = KafkaSettings(bootstrap_servers="127.0.0.1:9")
     agent = asyncio.create_task(run_node(nowhere, "t", IDENTITY, tmp_path, make))
+    await asyncio.wait_for(made.get(), HANG_S)  # asked whether it outlives its agent, and no more
     engine = await asyncio.wait_for(made.get(), HANG_S)
-    assert await asyncio.wait_for(engine.ready(), HANG_S) is not None
+    assert (await asyncio.wait_for(engine.ready(), HANG_S)).endpoint is not None
     os.kill(os.getpid(), signal.SIGTERM)
     assert await asyncio.wait_for(engine.gone(), HANG_S) == End()
     await asyncio.wait_for(agent, HANG_S)
@@ -287,12 +338,3 @@ def test_one_agent_a_folder(tmp_path: Path) -> None:
         pass
     with StateDir(tmp_path / "a").owned():
         pass
-
-
-def test_a_notice_is_a_number(tmp_path: Path) -> None:
-    assert StateDir(tmp_path).read_notice_ms() is None
-    (tmp_path / "notice").write_text("123\n")
-    assert StateDir(tmp_path).read_notice_ms() == 123
-    (tmp_path / "notice").write_text("soon")
-    with pytest.raises(ValueError, match="soon"):
-        StateDir(tmp_path).read_notice_ms()

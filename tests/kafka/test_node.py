@@ -31,7 +31,8 @@ HANG_S = 90.0
 AGENT = """
 import json, sys
 from pathlib import Path
-from agents.node import NodeIdentity, Pace, run
+from agents.identity import NodeIdentity
+from agents.node import Pace, run
 from agents.simulated import SimulatedEngine
 from schemas.problems import Pool
 from schemas.settings import KafkaSettings
