@@ -5,9 +5,15 @@ else; what shall be done comes back as effects, and what they bring about comes 
 
     absorb: the record becomes facts
     react:  facts -> fleet judged -> instances advanced -> solve? -> target bound -> plan? -> wake-up
+
+Total means: a bug must not end control. A record that trips one is put aside like one that cannot be read; a
+part of react that fails is told, and tried again at the next record, since each derives all it needs from the
+state. What was changed before the failure stays. A replay fails at the same place, and goes on the same way.
 """
 
 import hashlib
+import traceback
+from pathlib import Path
 from typing import assert_never
 
 from schemas.base import canonical
@@ -52,7 +58,10 @@ def step(state: State, record: LogRecord) -> list[Effect]:
     if record.offset <= state.offset:
         raise ValueError(f"record {record.offset} after {state.offset}: the log has one order")
     state.now_ms = max(state.now_ms, record.timestamp_ms)
-    effects = _absorb(state, record)
+    try:
+        effects = _absorb(state, record)
+    except BUGS as error:
+        effects = _put_aside(state, record.offset, f"cannot be absorbed: {_where(error)}")
     if state.policy is not None:
         effects += _react(state, state.policy, record)
     state.offset = record.offset
@@ -66,12 +75,27 @@ def _history(before: str, record: LogRecord, effects: list[Effect]) -> str:
     return hashlib.sha256(head + record.value + b"|" + canonical(said)).hexdigest()
 
 
+BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What a mistake of ours raises, at the same place each time. Lack of memory, say, is not among them."""
+
+
+def _where(error: Exception) -> str:
+    """An error and the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    said = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {said} ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
+
+
+def _put_aside(state: State, offset: int, reason: str) -> list[Effect]:
+    state.put_aside[offset] = reason
+    return [PutAside(offset=offset, reason=reason)]
+
+
 # --- absorb ----------------------------------------------------------------------------------------
 def _absorb(state: State, record: LogRecord) -> list[Effect]:
     event = record.event
     if isinstance(event, Malformed):
-        state.put_aside[record.offset] = event.reason
-        return [PutAside(offset=record.offset, reason=event.reason)]
+        return _put_aside(state, record.offset, event.reason)
     if isinstance(event, Leading):
         return _lead(state, event, record.offset)
     return _absorb_event(state, event)
@@ -181,23 +205,25 @@ def _absorb_request(state: State, event: OperatorRequested) -> None:
 
 # --- react -----------------------------------------------------------------------------------------
 def _react(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect]:
+    effects: list[Effect] = []
+    broken: dict[str, str] = {}
+    for part in (_advance, _solve, _publish, _wake):
+        try:
+            effects += part(state, policy, record)
+        except BUGS as error:
+            broken[f"StepFailed:{part.__name__[1:]}"] = _where(error)
+    return effects + _alert(state, policy, broken)
+
+
+def _advance(state: State, policy: CorePolicy, _record: LogRecord) -> list[Effect]:
     offers.forget_refusals(state)
     refusals.forget(state)
     fleet.judge(state, policy)
     rollout.advance(state, policy)
-    effects = [
-        *_solve(state, policy),
-        *_publish(state, policy, record),
-        *_alert(state, policy),
-    ]
-    due = wakeups.earliest(state, policy)
-    if due is not None and due != state.wake_at_ms:
-        state.wake_at_ms = due
-        effects.append(WakeAt(at_ms=due))
-    return effects
+    return []
 
 
-def _solve(state: State, policy: CorePolicy) -> list[Effect]:
+def _solve(state: State, policy: CorePolicy, _record: LogRecord) -> list[Effect]:
     wanted, stocks = demand.wanted_demand(state, policy), offers.stocks(state)
     reason = triggers.due_reason(state, policy, wanted, stocks)
     if reason is None:
@@ -222,9 +248,17 @@ def _publish(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect
     return [Publish(epoch=state.epoch, plan=state.plan, cause_offset=cause)]
 
 
-def _alert(state: State, policy: CorePolicy) -> list[Effect]:
+def _wake(state: State, policy: CorePolicy, _record: LogRecord) -> list[Effect]:
+    due = wakeups.earliest(state, policy)
+    if due is None or due == state.wake_at_ms:
+        return []
+    state.wake_at_ms = due
+    return [WakeAt(at_ms=due)]
+
+
+def _alert(state: State, policy: CorePolicy, broken: dict[str, str]) -> list[Effect]:
     """Tell each standing alert once, until it clears."""
-    standing: dict[str, str] = {}
+    standing = dict(broken)
     for room in (triggers, fleet, offers, refusals, rollout):
         standing |= room.standing_alerts(state, policy)
     told = [Alert(name=n, text=t) for n, t in sorted(standing.items()) if n not in state.alerts]

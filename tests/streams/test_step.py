@@ -1,7 +1,11 @@
 """The core as scripts: the log, its leaders and its history."""
 
-from schemas.events import Solved
+import pytest
+
+from schemas.events import DemandClosed, Solved
+from schemas.policy import CorePolicy
 from schemas.problems import Answer, Problem, Template
+from streams.core import demand, rollout
 from streams.core.effects import Publish, PutAside, Solve
 from streams.core.record import Malformed
 from streams.core.state import State
@@ -67,6 +71,14 @@ def test_the_plan_is_repeated_every_minute() -> None:
     assert later == [told[-1]] * 2
 
 
+def replayed(world: World) -> State:
+    """The state that its log leads to."""
+    state = State()
+    for record in world.records:
+        step(state, record)
+    return state
+
+
 def test_the_same_log_gives_the_same_history_and_a_snapshot_goes_on_where_it_was() -> None:
     world = settled(3.0)
     world.demand(5.0, windows=3)
@@ -79,3 +91,43 @@ def test_the_same_log_gives_the_same_history_and_a_snapshot_goes_on_where_it_was
         step(state, record)
     assert state.history == world.state.history
     assert state == world.state
+
+
+def test_a_record_that_trips_a_bug_is_put_aside_and_control_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(state: State, event: DemandClosed) -> None:
+        absorb(state, event)
+        if event.offered == 70:
+            raise KeyError("a bug")
+
+    absorb = demand.absorb
+    monkeypatch.setattr("streams.core.step.demand.absorb", fails)
+    world = settled(3.0)
+    world.expects_bugs = True
+    world.demand(7.0)
+    (aside,) = [e for _, e in world.effects if isinstance(e, PutAside)]
+    assert aside.reason.startswith("cannot be absorbed: KeyError: 'a bug' (test_step.py:")
+    world.demand(8.0, windows=3)
+    assert world.serving() == 8
+    assert world.state.put_aside == {}, "it was confirmed"
+    assert replayed(world) == world.state
+
+
+def test_a_part_that_fails_is_told_once_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(state: State, policy: CorePolicy) -> None:
+        if broken:
+            raise ValueError("a bug")
+        advance(state, policy)
+
+    broken, advance = False, rollout.advance
+    monkeypatch.setattr("streams.core.step.rollout.advance", fails)
+    world = settled(3.0)
+    world.expects_bugs = True
+    broken = True
+    world.demand(5.0, windows=8)
+    assert world.alerts.count("StepFailed:advance") == 1
+    assert world.state.plan is not None
+    assert world.state.published_ms > world.now_ms - 60_000, "the plan is still said again"
+    broken = False
+    world.demand(5.0, windows=3)
+    assert world.serving() == 5
+    assert not [name for name in world.state.alerts if name.startswith("StepFailed")]

@@ -29,7 +29,7 @@ from schemas.events import (
     StageReport,
     Tick,
 )
-from schemas.plans import Plan
+from schemas.plans import Instance, Plan
 from schemas.policy import CorePolicy
 from schemas.problems import (
     Answer,
@@ -44,6 +44,8 @@ from tests.streams.doubles import EAST, WEST, contact, greedy, policy
 
 WINDOW_MS = 10_000
 START_MS = 1_700_000_000_000
+BROKEN = ("StepFailed", "cannot be absorbed")
+"""How alerts begin, and reasons to put a record aside, that only a bug of the core brings about."""
 LIVES = (None, "starting", "ready")
 """What a stage to be drained may be before; None is not started at all."""
 
@@ -81,6 +83,7 @@ class World:
         self.refuses: Callable[[Heartbeat, str], Refusal | None] = lambda _node, _model: None
         """What a node refuses to start."""
         self.silent_partitions = False
+        self.expects_bugs = False
         self._names = count(1)
         self._later: list[tuple[int, int, Callable[[], object]]] = []
         self._order = count()
@@ -98,6 +101,8 @@ class World:
         self.records.append(record)
         effects = step(self.state, record)
         self.effects += [(record.offset, effect) for effect in effects]
+        broken = [e for e in effects if getattr(e, "name", getattr(e, "reason", "")).startswith(BROKEN)]
+        assert self.expects_bugs or not broken, broken
         for effect in effects:
             self._perform(effect)
         return effects
@@ -306,11 +311,14 @@ class World:
                 self.set_stage(name, key, "draining")
                 self.after(self.drain_ms, lambda key=key: self.set_stage(name, key, "drained"))  # type: ignore[misc]
             elif key in mine and mine[key].role != "draining" and key not in have:
-                self._start(name, key, self.refuses(self.nodes[name], mine[key].service.model))
+                self._start(name, key, mine[key])
         if claim in plan.pulls:
             self._pull(name)
 
-    def _start(self, name: str, key: StageKey, refusal: Refusal | None) -> None:
+    def _start(self, name: str, key: StageKey, instance: Instance) -> None:
+        refusal = self.refuses(self.nodes[name], instance.service.model)
+        if instance.engine != self.nodes[name].engine:
+            refusal = "engine_version"
         if refusal is not None:
             self.set_stage(name, key, "refused", "it cannot", refusal=refusal)
         elif self.pull_ms:
