@@ -3,12 +3,12 @@
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from schemas.events import NodeGone, NodeSilent, OperatorRequested
+from schemas.events import NodeGone, NodeSilent, OperatorRequested, Refusal
 from streams.core.effects import Publish
 from streams.core.record import Malformed
 from streams.core.state import State
 from streams.core.step import step
-from tests.streams.doubles import EAST, WEST, greedy, policy
+from tests.streams.doubles import EAST, WEST, contact, greedy, policy
 from tests.streams.world import World
 
 ACTIONS = st.lists(
@@ -21,6 +21,9 @@ ACTIONS = st.lists(
         st.tuples(st.just("fail"), st.integers(0, 9)),
         st.tuples(st.just("drain"), st.integers(0, 9)),
         st.tuples(st.just("refuse"), st.integers(0, 1)),
+        st.tuples(st.just("decline"), st.integers(0, 3)),
+        st.tuples(st.just("upgrade"), st.integers(0, 9)),
+        st.tuples(st.just("pull"), st.integers(0, 20)),
         st.tuples(st.just("lead"), st.integers(0, 1)),
         st.tuples(st.just("garbage"), st.integers(0, 1)),
         st.tuples(st.just("wait"), st.integers(1, 60)),
@@ -29,7 +32,11 @@ ACTIONS = st.lists(
 )
 
 
-def act(world: World, action: str, number: int) -> None:  # noqa: C901  one flat table
+SLOTS = 2
+REFUSALS: list[Refusal | None] = [None, "unknown_model", "port_taken", "engine_version"]
+
+
+def act(world: World, action: str, number: int) -> None:  # noqa: C901, PLR0912  one flat table
     names = sorted(set(world.nodes) - world.dead)
     name = names[number % len(names)] if names else None
     match action:
@@ -53,6 +60,14 @@ def act(world: World, action: str, number: int) -> None:  # noqa: C901  one flat
             world.say(OperatorRequested(kind="drain", node=name, by="test"))
         case "refuse":
             world.refuse = bool(number)
+        case "decline":
+            world.refuses = lambda node, _model: REFUSALS[number] if node.pool == EAST else None
+        case "upgrade":
+            world.engine = f"v{number % 2}"
+            if name is not None:
+                world.change(name, engine=world.engine, contact=contact(number))
+        case "pull":
+            world.pull_ms = number * 1000
         case "lead":
             world.lead(f"candidate-{world.state.offset}")
         case "garbage":
@@ -67,13 +82,17 @@ def check_plans(world: World) -> None:
     """Every plan ever decided is newer than the one before; its devices are used once (the model checks)."""
     orders = [plan.order for plan in world.plans]
     assert orders == sorted(set(orders))
-    starts: dict[tuple[str, int], tuple[str, ...]] = {}
+    starts: dict[tuple[str, int], tuple[str | None, tuple[str, ...]]] = {}
     for plan in world.plans:
+        assert len(plan.pulls) <= 2 * SLOTS, "so many in each region"
         for instance in plan.instances:
-            claims = tuple(sorted(instance.claims))
+            claims = (instance.engine, tuple(sorted(instance.claims)))
             assert starts.setdefault((instance.id, instance.attempt), claims) == claims
+            assert instance.endpoint is None or instance.role != "draining"
             if instance.role != "draining":
-                assert all(plan.claim(claim).node is not None for claim in claims), "all nodes or none"
+                assert all(plan.claim(claim).node is not None for claim in instance.claims), (
+                    "all nodes or none"
+                )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -82,17 +101,22 @@ def check_plans(world: World) -> None:
 def test_any_history_leaves_a_fleet_that_serves(
     actions: list[tuple[str, int]], nodes: tuple[str, ...]
 ) -> None:
-    world = World(policy(), solver=lambda problem: greedy(problem, nodes=nodes))
+    given = policy(pull_slots=SLOTS, unfit_ms=30_000)
+    world = World(given, solver=lambda problem: greedy(problem, nodes=nodes))
     world.offer(EAST, 1.0, 4)
     world.offer(WEST, 2.0, 8)
     for action, number in actions:
         act(world, action, number)
         check_plans(world)
     world.refuse = False
+    world.refuses = lambda _node, _model: None
     for name in sorted(world.dead & set(world.nodes)):
         world.say(NodeGone(node=name, reason="terminated"))
         world._release(name)
     world.offer(EAST, 1.0, 40)
+    world.wait(
+        max(0, *(refused.until_ms - world.now_ms for refused in world.state.refused_models.values()), 0)
+    )
     world.demand(3.0, windows=20)
     check_plans(world)
     assert world.serving() >= 3, world.targets
@@ -108,6 +132,8 @@ def test_any_history_leaves_a_fleet_that_serves(
     again = State()
     published = []
     for record in world.records:
+        if record.offset == len(world.records) // 2:
+            again = State.model_validate_json(again.model_dump_json())
         published += [e.plan.id for e in step(again, record) if isinstance(e, Publish)]
     assert again.history == world.state.history
     assert published == [e.plan.id for _, e in world.effects if isinstance(e, Publish)]
