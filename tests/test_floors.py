@@ -21,6 +21,8 @@ PURE = (
     "agents/ledger.py",
     "agents/lifecycle.py",
     "agents/routing.py",
+    "agents/talk.py",
+    "agents/vitals.py",
 )
 IMPURE_IMPORTS = frozenset(
     {
