@@ -9,6 +9,8 @@ ARGS   ?=
 # Real vLLM takes 6 GB of disk. `make test CORAL_REQUIRE=kafka,chaos` does without it, and its tests skip.
 CORAL_REQUIRE ?= kafka,chaos,vllm
 export CORAL_REQUIRE
+# Tests that wait (for a time-out, a broker) leave room for others; each process has a broker of its own. 0: no processes.
+JOBS ?= 2
 # What `make demo` runs its models on: simulated, or vllm (real engines, on the CPU, with a tiny model).
 ENGINE ?= simulated
 WITH_VLLM = $(if $(findstring vllm,$(1)),vllm)
@@ -34,7 +36,7 @@ demo: setup $(call WITH_VLLM,$(ENGINE)) ## run the whole loop here on real Kafka
 	@$(BIN)/coral demo --engine $(ENGINE) $(ARGS)
 
 test: setup lint $(call WITH_VLLM,$(CORAL_REQUIRE)) ## lint, then all tests but bench and docker; short chaos, real vLLM
-	$(BIN)/pytest -m "not bench and not docker" $(ARGS)
+	$(BIN)/pytest -m "not bench and not docker" -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: setup ## ruff, mypy and the floors (import-linter), changing nothing
 	$(BIN)/ruff check .

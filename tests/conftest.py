@@ -17,6 +17,8 @@ import pytest
 
 from agents.broker import DEFAULT_CACHE, DEFAULT_IMAGE, Broker, BrokerUnavailable, LocalBroker, start_broker
 
+REPO = Path(__file__).resolve().parent.parent
+
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
@@ -56,6 +58,25 @@ def own_broker(tmp_path: Path) -> Iterator[LocalBroker]:
 def topic_prefix() -> str:
     """A prefix for topics and consumer groups that no other test has: the session shares one broker."""
     return f"t{secrets.token_hex(4)}"
+
+
+LONGEST_FIRST = ("vllm", "e2e", "chaos", "kafka")
+"""Folders whose tests take minutes: begun last, they would have one process wait for the other."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup` a file stays with one process, for its costly fixtures; so does all of vLLM."""
+    if not getattr(config.option, "loadgroup", False):
+        return
+    rank = {folder: place for place, folder in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(_group(item), rank.get(item.path.parent.name, len(rank))))
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    return "vllm" if item.get_closest_marker("vllm") else item.path.relative_to(REPO).as_posix()
 
 
 def _required() -> set[str]:
