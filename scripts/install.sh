@@ -13,7 +13,8 @@ trap 'rm -f "$uv_lock"' EXIT
 awk '/^uv==/ { take = 1 } take { print } take && !/\\$/ { exit }' requirements.lock >"$uv_lock"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$uv_lock"
 
-uv_install() { VIRTUAL_ENV="$venv" "$venv/bin/uv" pip install --quiet "$@"; }
+# Compiled once here: where PYTHONDONTWRITEBYTECODE is set, every process would compile all it imports, for seconds.
+uv_install() { VIRTUAL_ENV="$venv" "$venv/bin/uv" pip install --quiet --compile-bytecode "$@"; }
 pip_install() { "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
 
 # pip as the second way: it reads pip.conf, which is where some sites configure their package mirror.
