@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agents import processes
+from agents.guarded import end_ranks
 
 TAG = "CORAL_STATE_DIR"
 """Everything that a demo starts, and whatever that starts, has the demo's folder in this variable."""
@@ -45,4 +46,5 @@ def own(folder: Path, *, before_ending: Callable[[], None]) -> Iterator[None]:
 
 
 def _end_all(folder: Path) -> None:
+    end_ranks(lambda rank: Path(rank).is_relative_to(folder), ())  # with the shared memory that vLLM leaves
     processes.end(TAG, str(folder).__eq__)
