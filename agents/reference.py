@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 from pydantic import ValidationError
 
 from agents.engine import EngineError
@@ -131,15 +131,17 @@ async def post(base_url: str, path: str, body: Mapping[str, object], *, timeout_
     Raises:
         EngineError: it does not answer in time, or not with 200 and JSON.
     """
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
-        async with httpx.AsyncClient(base_url=base_url, timeout=timeout_s, trust_env=False) as client:
-            response = await client.post(path, json=body)
-            response.raise_for_status()
-            return response.json()
-    except httpx.HTTPStatusError as error:
-        status, text = error.response.status_code, error.response.text[:200]
-        raise EngineError(f"{base_url}{path} answered {status}: {text}") from error
-    except (httpx.HTTPError, json.JSONDecodeError) as error:
+        async with (
+            aiohttp.ClientSession(base_url, timeout=timeout) as client,
+            client.post(path, json=body) as response,
+        ):
+            text = await response.text()
+            if not response.ok:
+                raise EngineError(f"{base_url}{path} answered {response.status}: {text[:200]}")
+            return json.loads(text)
+    except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError) as error:
         raise EngineError(f"{base_url}{path} did not answer: {error!r}") from error
 
 
