@@ -138,13 +138,17 @@ class Probe:
     async def quiet(self, for_s: float = 2.0) -> None:
         """Wait until nothing ran or waited for `for_s` seconds, or nothing listens any more."""
         since: float | None = None
-        while since is None or self._now() - since < for_s:
+        while True:
             health, text = await self._get("/metrics")
+            metrics = read_metrics(text) if health == "well" else None
             if health == "refused":
                 return
-            metrics = read_metrics(text) if health == "well" else None
-            idle = metrics is not None and metrics.idle
-            since = (since or self._now()) if idle else None
+            if metrics is None or not metrics.idle:
+                since = None
+            elif since is None:
+                since = self._now()
+            elif self._now() - since >= for_s:
+                return
             await asyncio.sleep(min(POLL_S, for_s / 4))
 
     async def _come_up(self, tell: Callable[[Progress], None], log: Path | None) -> None:

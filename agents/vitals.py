@@ -62,7 +62,7 @@ class Vitals:
         if metrics is not None and metrics.tokens != self._tokens:
             self._tokens = metrics.tokens
             self._still_s = 0.0
-        if self._check != "answered" and self._still_s >= self.stuck_after_s:
+        if self._check in {"asked", "failed"} and self._still_s >= self.stuck_after_s:
             return f"no token and no answer of all ranks for {self.stuck_after_s:g} s"
         return None
 
