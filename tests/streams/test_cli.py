@@ -199,3 +199,62 @@ def test_a_ctrl_c_while_importing_leaves_no_traceback() -> None:
 def test_the_console_script_is_the_one_that_answers_it() -> None:
     (script,) = entry_points(group="console_scripts", name="coral")
     assert script.value == "streams.entry:run"
+
+
+# --- engines -----------------------------------------------------------------------------------------
+NODE = ("node", "--name", "a", *PLACE, "--configuration", "1xL4")
+CPU = {"CORAL_NODE__PLATFORM": "cpu", "CORAL_NODE__KV_CACHE_BYTES": "1000000"}
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({**CPU}, "node.vllm: missing, expected the path of the `vllm` command"),
+        (
+            {"CORAL_NODE__PLATFORM": "cpu", "CORAL_NODE__VLLM": "/nowhere/vllm"},
+            "node.kv_cache_bytes: missing, expected with platform cpu",
+        ),
+        (
+            {**CPU, "CORAL_NODE__VLLM": "/nowhere/vllm", "CORAL_NODE__ADDRESS": "192.0.2.1"},
+            "node.address: '192.0.2.1', expected one of this machine's",
+        ),
+        ({"CORAL_NODE__VLLM": "/nowhere/vllm"}, "--configuration: '1xL4' is not this machine: "),
+    ],
+)
+def test_a_node_of_real_engines_names_the_setting_that_it_lacks(env: dict[str, str], said: str) -> None:
+    assert said in refused(*NODE, "--engine", "vllm", env=env)
+    assert said in refused(*NODE, env={**env, "CORAL_NODE__ENGINE": "vllm"})
+
+
+@pytest.mark.parametrize("command", [NODE, ("demo",)])
+def test_there_are_two_kinds_of_engines(command: tuple[str, ...]) -> None:
+    line = refused(*command, "--engine", "sglang")
+    assert line == "coral: --engine: 'sglang', expected simulated or vllm\n"
+
+
+def test_a_demo_on_vllm_says_how_to_get_it() -> None:
+    line = refused("demo", "--engine", "vllm", env={"CORAL_NODE__VLLM": "/nowhere/vllm"})
+    assert line == (
+        "coral: --engine vllm: /nowhere/vllm is not there; `make vllm` installs vLLM and a model\n"
+    )
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------
+def test_the_revision_of_a_folder_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    said = coral("model", "revision", str(tmp_path))
+    assert said.exit_code == 0, said.output
+    assert len(said.stdout.strip()) == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "node.vllm: missing"),
+        (("--variant", "nosuch/bf16"), "--variant: 'nosuch/bf16' is not in the catalog, expected one of"),
+    ],
+)
+def test_a_reference_needs_vllm_and_a_known_variant(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    assert said in refused("reference", "make", str(tmp_path), *options, env=CPU)
