@@ -49,6 +49,8 @@ class CorePolicy(Frozen):
     """A price this many times above or below the last of its offer is quarantined."""
     price_doubt_ms: Millis = 3_600_000
     """A quarantined price that is said again and again for so long is believed."""
+    price_stale_ms: Millis = 86_400_000
+    """A price that nobody said for so long is still used, and told to be old."""
     solve_interval_ms: Millis = 10_000
     """Least time between two solves that demand, price or availability asks for."""
     urgent_interval_ms: Millis = 500

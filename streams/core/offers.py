@@ -23,7 +23,7 @@ def absorb(state: State, event: AvailabilityChanged | PriceChanged) -> None:
 
 def _absorb_price(state: State, offer: OfferState, event: PriceChanged) -> None:
     """A price far from the last is more likely a wrong unit than a market move: the last one stays."""
-    offer.price_at_ms = event.at_ms
+    offer.price_at_ms, offer.heard_ms = event.at_ms, state.now_ms
     policy, usd = state.policy, event.usd_per_hour
     if policy is None or offer.usd_per_hour is None or _is_near(usd, offer.usd_per_hour, policy):
         offer.usd_per_hour, offer.doubted_usd = usd, None
@@ -38,13 +38,20 @@ def _is_near(usd: float, known: float, policy: CorePolicy) -> bool:
 
 
 def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
-    """Prices in quarantine, by alert name."""
-    return {
-        f"PriceQuarantined:{key}": f"{key}: {offer.doubted_usd} USD/h after {offer.usd_per_hour} USD/h, "
-        f"expected a change of less than {policy.price_jump} times"
-        for key, offer in sorted(state.offers.items())
-        if offer.doubted_usd is not None
-    }
+    """Prices in quarantine, and prices that are used and old, by alert name."""
+    alerts: dict[str, str] = {}
+    for key, offer in sorted(state.offers.items()):
+        if offer.doubted_usd is not None:
+            alerts[f"PriceQuarantined:{key}"] = (
+                f"{key}: {offer.doubted_usd} USD/h after {offer.usd_per_hour} USD/h, "
+                f"expected a change of less than {policy.price_jump} times"
+            )
+        age_ms = state.now_ms - offer.heard_ms
+        if offer.usd_per_hour is not None and age_ms >= policy.price_stale_ms:
+            alerts[f"PriceStale:{key}"] = (
+                f"{key}: nothing newer than {offer.usd_per_hour} USD/h for {age_ms // 3_600_000} h"
+            )
+    return alerts
 
 
 def absorb_refusal(state: State, event: ClaimRefused, policy: CorePolicy) -> None:

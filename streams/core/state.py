@@ -28,6 +28,8 @@ class OfferState(Mutable):
     offer: Offer
     usd_per_hour: float | None = None
     price_at_ms: int = 0
+    heard_ms: int = 0
+    """Log time at which a price was last said."""
     doubted_usd: float | None = None
     """A price too far from the last to be believed yet."""
     doubted_since_ms: int = 0

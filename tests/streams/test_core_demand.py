@@ -37,6 +37,7 @@ def test_demand_down_waits_for_the_look_back_then_drains_and_releases() -> None:
 
 
 def test_silence_is_not_zero() -> None:
+    """kedacore/keda#3065."""
     world = settled(3.0)
     world.wait(600_000)
     assert world.serving() == 3
@@ -45,6 +46,7 @@ def test_silence_is_not_zero() -> None:
 
 
 def test_no_load_starts_nothing() -> None:
+    """llm-d/llm-d-autoscaling#380."""
     world = World(policy())
     world.offer(EAST, 1.0, 4)
     world.demand(0.0, windows=10)
@@ -52,6 +54,7 @@ def test_no_load_starts_nothing() -> None:
 
 
 def test_demand_that_wavers_around_a_boundary_changes_the_target_at_most_twice() -> None:
+    """ray-project/ray#18925."""
     world = World(policy(headroom=0.2, rate_windows=3, scale_down_after_ms=300_000))
     world.offer(EAST, 1.0, 20)
     for window in range(360):  # one hour
@@ -60,6 +63,7 @@ def test_demand_that_wavers_around_a_boundary_changes_the_target_at_most_twice()
 
 
 def test_more_demand_than_there_is_names_what_is_unmet() -> None:
+    """ai-dynamo/dynamo#8583."""
     world = World(policy())
     world.offer(EAST, 1.0, 2)
     world.demand(5.0, windows=3)
@@ -81,6 +85,7 @@ def test_new_stock_is_taken_while_demand_is_unmet() -> None:
 
 
 def test_a_price_that_moves_little_or_without_stock_moves_nothing() -> None:
+    """aws/karpenter-provider-aws#6984."""
     world = settled(3.0)
     world.level[WEST.key, "1xL4"] = 0
     world.stock(WEST)
@@ -105,6 +110,7 @@ def test_a_price_that_saves_enough_moves_the_fleet_without_a_gap() -> None:
 
 
 def test_a_price_in_a_wrong_unit_is_quarantined() -> None:
+    """skypilot-org/skypilot#9156, #3615."""
     world = settled(3.0)
     offer = Offer(pool=WEST, configuration="1xL4", source="test")
     world.say(PriceChanged(offer=offer, usd_per_hour=0.01, at_ms=world.now_ms + 1))
@@ -121,6 +127,30 @@ def test_a_quarantined_price_that_is_said_for_an_hour_is_believed() -> None:
         world.demand(3.0, windows=6)
     assert world.targets == ["first", "price"]
     assert {c.pool for c in world.plans[-1].claims} == {WEST}
+
+
+def test_a_price_that_nobody_repeats_is_used_and_told_to_be_old() -> None:
+    """aws/karpenter-provider-aws#2485: no price for 24 h (10 min here)."""
+    world = settled(3.0, price_stale_ms=600_000)
+    world.wait(660_000)
+    assert world.alerts.count("PriceStale:gcp/east/*/on-demand|1xL4|test") == 1
+    world.demand(4.0, windows=2)
+    assert world.serving() == 4, "at the last good price"
+    world.offer(EAST, 1.0, 4)
+    assert "PriceStale:gcp/east/*/on-demand|1xL4|test" not in world.state.alerts
+
+
+def test_what_a_plan_costs_is_not_reckoned_anew_when_prices_move() -> None:
+    """skypilot-org/skypilot#2780: the plan keeps the prices it used."""
+    world = settled(3.0)
+    before = world.plans[-1]
+    offer = Offer(pool=EAST, configuration="1xL4", source="test")
+    world.say(PriceChanged(offer=offer, usd_per_hour=1.04, at_ms=world.now_ms))
+    world.wait(120_000)
+    again = world.state.plan
+    assert again is not None
+    assert (again.usd_per_hour, again.target.usd_per_hour) == (3.0, 3.0)
+    assert (before.usd_per_hour, before.target.usd_per_hour) == (3.0, 3.0)
 
 
 def test_a_model_nobody_serves_is_not_kept() -> None:
@@ -154,6 +184,7 @@ def test_an_answer_that_serves_less_is_not_taken_to_save() -> None:
 
 
 def test_a_window_counts_once() -> None:
+    """faust-streaming/faust#502: a window that was closed again after a crash of fold."""
     world = settled(3.0)
     window = next(r.event for r in reversed(world.records) if isinstance(r.event, DemandClosed))
     before = world.state.demand["m/interactive"][-1]

@@ -37,6 +37,23 @@ def test_where_nodes_must_change_hands_one_instance_at_a_time_does() -> None:
     assert world.serving() == 2
 
 
+def test_a_change_of_which_the_drain_never_ends_uses_no_more_than_there_is() -> None:
+    """ai-dynamo/dynamo#12428: starting works, draining fails."""
+    world = World(policy())
+    world.offer(EAST, 1.0, 4)
+    world.demand(4.0, windows=2)
+    before = len(world.plans)
+    world.drain_ms = 10**9
+    world.solver = lambda p: greedy(p, ("1xL4", "1xL4"), 2.5)
+    world.demand(5.0, windows=30)
+    assert world.targets == ["first", "demand_up"]
+    for plan in world.plans[before - 1 :]:
+        assert len(plan.claims) <= 4
+        used = [claim for i in plan.instances for claim in i.claims]
+        assert len(used) == len(set(used)), "nothing starts where something may still run"
+        assert sum(i.role == "serving" for i in plan.instances) >= 2, "and the rest goes on serving"
+
+
 def test_an_instance_that_is_never_ready_is_tried_again_elsewhere() -> None:
     world = World(policy(start_deadline_ms=60_000))
     world.startup_ms = 10**9
@@ -69,6 +86,7 @@ def test_steps_that_come_together_go_out_together() -> None:
 
 
 def test_a_failed_stage_is_tried_again_on_its_node_with_back_off_then_elsewhere() -> None:
+    """ai-dynamo/dynamo#4420."""
     world = settled(1.0)
     (instance,) = world.plans[-1].instances
     name = next(iter(world.nodes))
@@ -95,6 +113,7 @@ def test_a_refusal_is_remembered_and_planned_around() -> None:
 
 
 def test_an_instance_gets_all_of_its_nodes_or_gives_them_back() -> None:
+    """kubernetes/autoscaler#5170."""
     world = World(policy(), solver=lambda p: greedy(p, nodes=("1xL4",) * 4))
     world.offer(EAST, 1.0, 4)
     world.level[EAST.key, "1xL4"] = 3
@@ -113,6 +132,7 @@ def test_several_nodes_make_one_instance() -> None:
 
 
 def test_scaling_down_cancels_the_one_that_is_starting() -> None:
+    """ray-project/ray#43034."""
     world = World(policy(scale_down_after_ms=10_000))
     world.offer(EAST, 1.0, 4)
     world.demand(1.0, windows=2)

@@ -43,6 +43,7 @@ def test_an_unreadable_record_is_put_aside_until_confirmed() -> None:
 
 
 def test_a_new_leader_does_again_what_is_not_confirmed_and_drops_old_answers() -> None:
+    """knative/eventing#6732."""
     world = World(policy())
     world.offer(EAST, 1.0, 4)
     world.demand(2.0)
