@@ -2,31 +2,28 @@
 
 import asyncio
 import json
-import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
-from aiokafka import AIOKafkaConsumer
+from opentelemetry import trace
 
-from agents.admin import create_topics
 from agents.broker import LocalBroker
-from agents.bus import Bus, read_to_end
+from agents.bus import read_to_end
 from agents.reconciler import AGENT_RESTARTED
 from schemas import codec, topics
-from schemas.events import DeadLetter, Heartbeat, StageReport
-from schemas.plans import Plan
-from schemas.settings import KafkaSettings, Settings
+from schemas.events import DeadLetter
 from tests.agents.making import instance, plan
+from tests.kafka.node_rig import HANG_S, World, opened
 
 pytestmark = pytest.mark.kafka
 
-HANG_S = 90.0
-"""No assertion about time: how long a test waits before it calls something hung."""
+TRACE = 0x0AF7651916CD43DD8448EB211C80319C
+STEPS = 6_000
+"""Tokens that take the simulated engine 12 s and more."""
 
 AGENT = """
 import json, sys
@@ -50,83 +47,27 @@ run(
 """
 
 
-class World:
-    """One prefix on a broker: plans to say, heartbeats to hear, and the agent as a process."""
-
-    def __init__(self, servers: str, prefix: str, state: Path) -> None:
-        self.settings = Settings(topic_prefix=prefix, kafka=KafkaSettings(bootstrap_servers=servers))
-        self.state = state
-        self.bus = Bus(self.settings.kafka, prefix, "test/plans")
-        self._heard: AIOKafkaConsumer | None = None
-        self._processes: list[asyncio.subprocess.Process] = []
-
-    async def open(self) -> None:
-        await create_topics(self.settings)
-        await self.bus.__aenter__()
-        self._heard = AIOKafkaConsumer(
-            self.bus.name(topics.FLEET),
-            bootstrap_servers=self.settings.kafka.bootstrap_servers,
-            auto_offset_reset="earliest",
-        )
-        await self._heard.start()
-
-    async def close(self) -> None:
-        for process in self._processes:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-        if self._heard is not None:
-            await self._heard.stop()
-        await self.bus.__aexit__(None, None, None)
-
-    async def spawn(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", AGENT, self.settings.kafka.bootstrap_servers),
-            *(self.settings.topic_prefix, str(self.state)),
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )
-        self._processes.append(process)
-        return process
-
-    async def say(self, wish: Plan) -> None:
-        await self.bus.send(topics.PLANS, wish, event_id=wish.id)
-
-    async def hear(self, wanted: Callable[[Heartbeat], bool]) -> Heartbeat:
-        """The next heartbeat that is as wanted."""
-        assert self._heard is not None
-        async with asyncio.timeout(HANG_S):
-            async for record in self._heard:
-                beat = codec.decode(topics.FLEET, record.value, record.headers)
-                assert isinstance(beat, Heartbeat)
-                assert record.key == b"n1"
-                if wanted(beat):
-                    return beat
-        raise AssertionError("the consumer ended")
-
-    async def stage(self, state: str) -> StageReport:
-        """The only stage, once it is in this state."""
-        beat = await self.hear(lambda beat: [stage.state for stage in beat.stages] == [state])
-        return beat.stages[0]
-
-
-@asynccontextmanager
-async def opened(world: World) -> AsyncIterator[World]:
-    try:
-        await world.open()
-        yield world
-    finally:
-        await world.close()
+async def start_node(world: World, state: Path) -> asyncio.subprocess.Process:
+    """The agent of n1, with simulated engines."""
+    kafka = world.settings.kafka.bootstrap_servers
+    return await world.spawn(sys.executable, "-c", AGENT, kafka, world.settings.topic_prefix, str(state))
 
 
 @pytest.fixture
-async def world(kafka: str, topic_prefix: str, tmp_path: Path) -> AsyncIterator[World]:
-    async with opened(World(kafka, topic_prefix, tmp_path / "n1")) as made:
+async def world(kafka: str, topic_prefix: str) -> AsyncIterator[World]:
+    async with opened(World(kafka, topic_prefix)) as made:
         yield made
 
 
-async def test_a_stream_outlives_the_drain_of_its_instance(world: World) -> None:
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """The node's own folder."""
+    return tmp_path / "n1"
+
+
+async def test_a_stream_outlives_the_drain_of_its_instance(world: World, state: Path) -> None:
     """ai-dynamo/dynamo#13559, from plan to plan; an older plan in between changes nothing."""
-    await world.spawn()
+    await start_node(world, state)
     await world.say(plan(2, instance("i1", role="starting")))
     await world.stage("starting")
     ready = await world.stage("ready")
@@ -152,21 +93,21 @@ async def test_a_stream_outlives_the_drain_of_its_instance(world: World) -> None
     assert gone.plan == "1-1-4"
 
 
-async def test_a_killed_agent_does_not_start_an_attempt_again(world: World) -> None:
-    killed = await world.spawn()
+async def test_a_killed_agent_does_not_start_an_attempt_again(world: World, state: Path) -> None:
+    killed = await start_node(world, state)
     await world.say(plan(1, instance("i1")))
     await world.stage("ready")
     killed.kill()
     await killed.wait()
-    await world.spawn()
+    await start_node(world, state)
     failed = await world.stage("failed")
     assert (failed.attempt, failed.reason) == (1, AGENT_RESTARTED)
     await world.say(plan(2, instance("i1", attempt=2)))
     assert (await world.stage("ready")).attempt == 2
 
 
-async def test_a_plan_that_is_none_goes_to_the_dead_letters(world: World) -> None:
-    await world.spawn()
+async def test_a_plan_that_is_none_goes_to_the_dead_letters(world: World, state: Path) -> None:
+    await start_node(world, state)
     poison = plan(1).model_dump(mode="json") | {"sequence": "one"}
     envelope = codec.encode(plan(1), key=None, event_id="x", source="test", time="2026-01-01T00:00:00Z")
     producer = world.bus._producer
@@ -185,8 +126,8 @@ async def test_a_plan_that_is_none_goes_to_the_dead_letters(world: World) -> Non
     assert "sequence" in reasons[1]
 
 
-async def test_told_to_end_it_says_so_and_drains(world: World) -> None:
-    agent = await world.spawn()
+async def test_told_to_end_it_says_so_and_drains(world: World, state: Path) -> None:
+    agent = await start_node(world, state)
     await world.say(plan(1, instance("i1")))
     await world.stage("ready")
     agent.send_signal(signal.SIGTERM)
@@ -196,24 +137,50 @@ async def test_told_to_end_it_says_so_and_drains(world: World) -> None:
     assert await asyncio.wait_for(agent.wait(), HANG_S) == 0
 
 
-async def test_a_notice_is_passed_on(world: World) -> None:
-    await world.spawn()
+async def test_a_notice_is_passed_on(world: World, state: Path) -> None:
+    await start_node(world, state)
     await world.hear(lambda beat: beat.notice_deadline_ms is None)
-    (world.state / "notice").write_text("4102444800000")
+    (state / "notice").write_text("4102444800000")
     await world.hear(lambda beat: beat.notice_deadline_ms == 4_102_444_800_000)
 
 
+async def test_news_goes_on_with_the_trace_of_the_plan(world: World, state: Path) -> None:
+    await start_node(world, state)
+    await world.hear(lambda beat: not beat.stages)
+    with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(TRACE, 1, is_remote=False))):
+        await world.say(plan(1, instance("i1")))
+    await world.stage("starting")
+    await world.stage("ready")
+    await world.stage("ready")
+    traced = [f"{TRACE:032x}" in parent for parent in world.traces]
+    starting = next(place for place, beat in enumerate(world.heard) if beat.stages)
+    ready = next(place for place, beat in enumerate(world.heard) if "ready" in {s.state for s in beat.stages})
+    assert traced[0] is False
+    assert traced[starting] is True
+    assert traced[ready] is True
+    assert traced[-1] is False, "a heartbeat without news is nobody's effect"
+
+
 async def test_a_broker_that_is_away_stops_nothing(
-    own_broker: LocalBroker, topic_prefix: str, tmp_path: Path
+    own_broker: LocalBroker, topic_prefix: str, state: Path
 ) -> None:
-    async with opened(World(own_broker.bootstrap, topic_prefix, tmp_path / "n1")) as world:
-        await world.spawn()
+    """Away for longer than any of Kafka's sessions (10 s); at the end the node still follows and reports."""
+    async with opened(World(own_broker.bootstrap, topic_prefix)) as world:
+        agent = await start_node(world, state)
         await world.say(plan(1, instance("i1")))
         ready = await world.stage("ready")
         await asyncio.to_thread(own_broker.kill)
-        async with httpx.AsyncClient(base_url=f"http://{ready.endpoint}", timeout=HANG_S) as client:
-            ask = {"model": "tiny", "prompt": "x", "max_tokens": 1000}
-            assert (await client.post("/v1/completions", json=ask)).status_code == 200
+        ask = {"model": "tiny", "prompt": "x", "max_tokens": STEPS, "stream": True}
+        async with (
+            httpx.AsyncClient(base_url=f"http://{ready.endpoint}", timeout=HANG_S) as client,
+            client.stream("POST", "/v1/completions", json=ask) as stream,
+        ):
+            lines = [line async for line in stream.aiter_lines() if line]
+        assert lines[-1] == "data: [DONE]"
+        assert len(lines) == STEPS + 1
+        assert agent.returncode is None
         await asyncio.to_thread(own_broker.start)
+        after = await world.hear(lambda beat: beat.plan == "1-1-1")
+        assert [(stage.state, stage.endpoint) for stage in after.stages] == [("ready", ready.endpoint)]
         await world.say(plan(2, instance("i1", role="draining")))
         await world.stage("drained")
