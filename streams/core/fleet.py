@@ -2,6 +2,7 @@
 
     registered -> silent -> suspect (10 s: nothing new goes there) -> lost (30 s: planned around)
 
+A suspect is lost at once if an instance on it failed, as nodes say that are heard: their guards miss it, too.
 Silence counts only on partitions that somebody listens to, and not while most of the fleet is silent
 together: then it is the listener that is blind. What the provisioner reports gone is gone whatever the
 heartbeats say.
@@ -155,8 +156,21 @@ def judge(state: State, policy: CorePolicy) -> None:
         listened = state.now_ms - state.alive_ms.get(node.partition, 0) <= policy.alive_after_ms
         if _has_left(node):
             lose(state, name, "left")
-        elif listened and name not in hold and silence_ms(state, node) >= policy.lost_after_ms:
-            lose(state, name, f"silent for {silence_ms(state, node) // 1000} s")
+        elif listened and name not in hold and is_suspect(state, node, policy):
+            silent_ms = silence_ms(state, node)
+            if silent_ms >= policy.lost_after_ms or _is_missed(state, node):
+                lose(state, name, f"silent for {silent_ms // 1000} s")
+
+
+def _is_missed(state: State, node: NodeState) -> bool:
+    """Whether other ranks of an instance that a silent node has have failed, on nodes that are heard."""
+    mine = {(s.instance, s.attempt) for s in node.report.stages if s.state not in ENDED}
+    heard = (other for other in state.nodes.values() if other.silent_since_ms is None)
+    return any(
+        stage.state == "failed" and (stage.instance, stage.attempt) in mine
+        for other in heard
+        for stage in other.report.stages
+    )
 
 
 def _has_left(node: NodeState) -> bool:

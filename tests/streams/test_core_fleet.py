@@ -3,7 +3,7 @@
 from schemas.events import ClaimGranted, ClaimReleased, NodeGone, NodeSilent, OperatorRequested
 from schemas.policy import ServedClass
 from streams.core.effects import Solve
-from tests.streams.doubles import EAST, WEST, policy
+from tests.streams.doubles import EAST, WEST, greedy, policy
 from tests.streams.world import World, settled
 
 
@@ -70,6 +70,23 @@ def test_a_silent_node_is_suspect_after_10_s_and_lost_after_30_s() -> None:
     assert victim not in world.state.nodes
     world.demand(3.0, windows=2)
     assert world.serving() == 3
+
+
+def test_a_silent_node_that_its_peers_guards_miss_is_lost_once_it_is_suspect() -> None:
+    world = World(policy(), solver=lambda p: greedy(p, ("1xL4", "1xL4")))
+    world.offer(EAST, 1.0, 4)
+    world.demand(1.0, windows=2)
+    (instance,) = world.plans[-1].instances
+    head, victim = (world.plans[-1].claim(s.ranks[0].claim).node or "" for s in instance.stages)
+    world.dead.add(victim)
+    world.say(NodeSilent(partition=0, node=victim, last_heard_ms=world.now_ms))
+    world.set_stage(head, (instance.id, 1, 0), "failed", "stage 1 was silent for 5 s")
+    world.wait(9_000)
+    assert victim in world.state.nodes
+    world.wait(2_000)
+    assert victim not in world.state.nodes, "not 30 s"
+    world.demand(1.0)
+    assert world.serving() == 1
 
 
 def test_silence_on_a_partition_that_nobody_listens_to_loses_nothing() -> None:
