@@ -40,6 +40,8 @@ from agents.vllm import facts, launch
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
+SECOND_S = 0.5
+"""How long a better reason may take to come."""
 FLUSH_S = 1.0
 """How long requests that were cut may take to tell their clients."""
 BUSY_S = 10.0
@@ -157,7 +159,9 @@ class Guard:
         if self._probe is None:
             await circle.told_up()
         else:
-            verified = await self._probe.admit(self._mirror.tell, lambda url: self._verify(url, checked))
+            verified = await self._probe.admit(
+                self._mirror.tell, lambda url: self._verify(url, checked), log=self._folder.engine_log
+            )
             self._door = await Door.open(self._rank.address, self._base_url)
             self._mirror.say(endpoint=self._door.endpoint, verified=verified)
             await circle.tell_up()
@@ -222,10 +226,15 @@ class Guard:
         if self._engine is not None and not ending:
             alarms.append(self._engine.lost())
         if self._probe is not None and self._door is not None and not ending:
-            alarms.append(self._probe.stuck(self._spec.node.stuck_after_s))
+            alarms.append(self._stuck(self._probe))
         if self._mirror.status.state == "starting":  # what is not up yet has nothing to drain
             alarms.append(ordered(self._mirror.drain))
         return alarms
+
+    async def _stuck(self, probe: Probe) -> str:
+        why = await probe.stuck(self._spec.node.stuck_after_s)
+        await asyncio.sleep(SECOND_S)  # whoever sees a process die knows more
+        return why
 
     def _seen(self) -> dict[str, Any]:
         """What of the status changes by itself."""

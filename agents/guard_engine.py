@@ -88,9 +88,10 @@ class EngineProcesses:
         """Wait until any process that matters is gone: which, and what the log says last."""
         looked_s = 0.0
         while True:
-            if (status := self._watcher.poll()) is not None:
+            if self._watcher.poll() is not None or (self._main is not None and not _runs(self._main)):
+                await self.exited()  # the watcher first ends what the main process left
                 fault = await asyncio.to_thread(self._last_fault)
-                return _exit(status) + (f": {fault}" if fault else "")
+                return _exit(self._watcher.returncode) + (f": {fault}" if fault else "")
             for process, title in self._vital.items():
                 if not _runs(process):
                     return f"{title} (process {process.pid}) died"

@@ -183,23 +183,25 @@ class Api:
         return await self._answer(request, chat=False)
 
     async def _answer(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        body = await request.read()
-        ask, raw = parse(body, chat=chat), json.loads(body)
-        if ask.model != self._model:
-            raise ApiError(404, f"The model `{ask.model}` does not exist.", param="model")
+        raw = json.loads(await request.read() or "null")
+        prompts = _prompts(raw)
+        ask = parse(json.dumps({**raw, "prompt": prompts[0]}).encode(), chat=chat) if prompts else None
+        if ask is None or ask.model != self._model:
+            raise ApiError(404, f"The model of {str(raw)[:80]!r} does not exist.", param="model")
         if self.draining or self.dead.is_set():
             raise ApiError(500, "EngineCore encountered an issue. See stack trace for the root cause.")
         voice = Voice(ask, f"{'chatcmpl' if chat else 'cmpl'}-{uuid4().hex}", int(time.time()))
-        prompt = _ids(raw.get("messages", raw.get("prompt")))
         await self._going.wait()
         with self._counted(ask):
             if ask.stream:
-                return await self._stream(request, ask, voice, prompt)
-            texts = [await self._next(prompt, number) for number in range(ask.max_tokens)]
-        whole = voice.whole(texts)
+                return await self._stream(request, ask, voice, _ids(prompts[0]))
+            texts = [[await self._next(_ids(p), n) for n in range(ask.max_tokens)] for p in prompts]
+        answers = [voice.whole(words) for words in texts]
+        choices = [{**answer["choices"][0], "index": place} for place, answer in enumerate(answers)]
         if raw.get("prompt_logprobs") is not None:
-            whole["choices"][0]["prompt_logprobs"] = self._prompt_logprobs(prompt)
-        return web.json_response(whole)
+            for choice, prompt in zip(choices, prompts, strict=True):
+                choice["prompt_logprobs"] = self._prompt_logprobs(_ids(prompt))
+        return web.json_response({**answers[0], "choices": choices})
 
     async def _stream(
         self, request: web.Request, ask: Ask, voice: Voice, prompt: list[int]
@@ -267,6 +269,15 @@ async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
     except RankError as error:
         return web.json_response({"error": {"message": str(error), "code": 500}}, status=500)
     return answer
+
+
+def _prompts(raw: Any) -> list[Any]:
+    """The prompts of a request: the messages of a chat, a text, token ids, or several lists of these."""
+    if not isinstance(raw, dict):
+        return []
+    prompt = raw.get("messages", raw.get("prompt"))
+    several = "messages" not in raw and isinstance(prompt, list) and all(isinstance(p, list) for p in prompt)
+    return list(prompt) if several and prompt else [prompt]
 
 
 def _ids(prompt: Any) -> list[int]:
