@@ -44,7 +44,7 @@ def main(
     logging.basicConfig(
         level=level, handlers=[lines], format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    for chatty in ("aiokafka", "faust", "mode"):
+    for chatty in ("aiokafka", "faust", "httpx", "mode"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
     with bad_input():
         given = {} if bootstrap_servers is None else {"kafka": {"bootstrap_servers": bootstrap_servers}}
