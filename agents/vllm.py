@@ -109,7 +109,7 @@ def _arguments(node: VllmNode, spec: EngineSpec) -> list[str]:
     argv += ["--tensor-parallel-size", str(tp), "--pipeline-parallel-size", str(stages)]
     if stages * tp > 1:
         argv += ["--distributed-executor-backend", "mp"]
-    if node.platform == "cpu":  # Without compilation, though not "eager", with which pipelines die.
+    if node.platform == "cpu":  # Nothing is compiled, though not by `--enforce-eager`: pipelines die of it.
         argv += ["-cc.mode=1", "-cc.backend=eager"]
     for name, value in sorted(spec.template.vllm_args.items()):
         argv += _argument(name, value)
@@ -160,8 +160,11 @@ def _environment(node: VllmNode, spec: EngineSpec, kv_port: int) -> dict[str, st
     if len(spec.instance.stages) > 1:
         environment["VLLM_PP_LAYER_PARTITION"] = partition(spec.instance)
         environment |= {"GLOO_SOCKET_IFNAME": node.interface, "NCCL_SOCKET_IFNAME": node.interface}
-    if node.platform == "cpu":  # One thread: on shared cores more of them spin and wait for each other.
+    if node.platform == "cpu":
+        # One thread: on shared cores more of them spin and wait for each other.
         environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+        # Else the first request for log-probabilities waits for a C++ compiler, longer than a step may take.
+        environment["TORCHDYNAMO_DISABLE"] = "1"
     if spec.template.phase in KV_ROLES:
         environment |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": spec.address}
         environment |= {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(kv_port)}
