@@ -18,7 +18,7 @@ from schemas.problems import Pool, Service
 from schemas.settings import Settings, load_settings
 from streams import log
 from streams.core.record import LogRecord
-from streams.core.rollout import says_more
+from streams.core.plan import says_more
 from streams.story import Story
 from tests.e2e.rig import HANG_S, STATE_DIR, Traffic, coral, end_all, until
 
@@ -146,7 +146,9 @@ class Fleet:
     def is_settled(self, rate: float) -> bool:
         """Whether the plan is for this demand at least, names what it cannot meet, and is carried out."""
         plan, state = self.story.plan, self.story.state
-        if plan is None or says_more(state) or state.pending_publish is not None:
+        if plan is None or state.policy is None or state.pending_publish is not None:
+            return False
+        if says_more(state, state.policy):
             return False  # a newer plan is due: steps that come together go out together
         # An answer that confirms the target leaves it as it is, so the target's own demand may be older.
         if state.planned_for.get(SERVICE.key, 0.0) < rate:
