@@ -5,7 +5,7 @@ A plan says which instances serve which service, (public model, SLO class, phase
 which prompts begin alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from agents.affinity import Memory
@@ -28,12 +28,18 @@ class Way:
 
 
 class Routes:
-    """The newest plan, as a router sees it."""
+    """The newest plan, as a router sees it.
 
-    def __init__(self, prefer_region: str | None = None) -> None:
+    Args:
+        served: kinds that the fleet may be asked for whether a plan speaks of them or not. Before the first
+            plan nobody else can tell the controller that there is demand.
+    """
+
+    def __init__(self, prefer_region: str | None = None, served: Iterable[Kind] = ()) -> None:
         self.plan: Plan | None = None
-        self.classes: dict[str, tuple[str, ...]] = {}
-        """Public model -> its SLO classes in the order of the plan; the first is the default."""
+        self._served = tuple(served)
+        self.classes = _classes(None, self._served)
+        """Public model -> its SLO classes, those of the plan first; the first is the default."""
         self._prefer = prefer_region
         self._memory = Memory()
         self._groups: dict[str, Group] = {}
@@ -49,7 +55,7 @@ class Routes:
             if not group.peers:
                 del self._groups[service]
         self.plan = plan
-        self.classes = _classes(plan)
+        self.classes = _classes(plan, self._served)
         return True
 
     @property
@@ -86,10 +92,14 @@ def _peers(plan: Plan) -> dict[str, list[Peer]]:
     return peers
 
 
-def _classes(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Every kind the plan speaks of, also where nothing serves it: what was asked for, then what is there."""
+def _classes(plan: Plan | None, served: Iterable[Kind]) -> dict[str, tuple[str, ...]]:
+    """Every kind to be asked for: what the plan was made for, what is there, what may be asked for."""
     found: dict[str, dict[str, None]] = {}
-    for key in (*plan.target.demand, *(instance.service.key for instance in plan.instances)):
+    instances = () if plan is None else plan.instances
+    demand = () if plan is None else plan.target.demand
+    for key in (*demand, *(instance.service.key for instance in instances)):
         model, slo_class, _ = key.split("/")
+        found.setdefault(model, {})[slo_class] = None
+    for model, slo_class in served:
         found.setdefault(model, {})[slo_class] = None
     return {model: tuple(classes) for model, classes in found.items()}

@@ -351,6 +351,14 @@ def test_a_model_that_nothing_serves_is_known_all_the_same() -> None:
     assert routes.way("big", "batch") is None
 
 
+def test_what_the_fleet_serves_is_known_before_any_plan() -> None:
+    routes = Routes(served=[("tiny", "chat"), ("big", "chat")])
+    assert list(routes.kinds) == [("tiny", "chat"), ("big", "chat")]
+    assert routes.way("tiny", "chat") is None
+    routes.follow(planned(1, demand={"big/batch/both": 1.0}))
+    assert routes.classes == {"big": ("batch", "chat"), "tiny": ("chat",)}
+
+
 def test_prefill_and_decode_go_together() -> None:
     service = instance("i1").service
     routes = Routes()
