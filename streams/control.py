@@ -21,6 +21,7 @@ from schemas.settings import Settings
 from streams.faust_app import commit, make_faust_app, run_worker, source_topic
 from streams.leadership import Leadership, Terms
 from streams.log import Entry
+from streams.served import levels_of
 from streams.solving import Solver
 from streams.term import MAY_PASS
 
@@ -62,26 +63,16 @@ def policy_of(settings: Settings, catalog: Catalog) -> CorePolicy:
     Raises:
         ValueError: the settings name a model, class or policy field that does not exist.
     """
-    serve = settings.control.serve or {
-        m.name: [level.slo_class for level in m.levels] for m in catalog.models
-    }
-    served = [_served(catalog, model, slo_class) for model, classes in serve.items() for slo_class in classes]
-    return CorePolicy.model_validate({"served": tuple(served), **settings.control.policy})
-
-
-def _served(catalog: Catalog, model: str, slo_class: str) -> ServedClass:
-    levels = {
-        level.slo_class: level for known in catalog.models if known.name == model for level in known.levels
-    }
-    if slo_class not in levels:
-        raise ValueError(f"control.serve: {model}/{slo_class} is not in the catalog")
-    workload = levels[slo_class].workload
-    return ServedClass(
-        model=model,
-        slo_class=slo_class,
-        mean_input_tokens=workload.mean_input_tokens,
-        mean_output_tokens=workload.mean_output_tokens,
+    served = tuple(
+        ServedClass(
+            model=model,
+            slo_class=slo_class,
+            mean_input_tokens=level.workload.mean_input_tokens,
+            mean_output_tokens=level.workload.mean_output_tokens,
+        )
+        for (model, slo_class), level in levels_of(settings, catalog).items()
     )
+    return CorePolicy.model_validate({"served": served, **settings.control.policy})
 
 
 def _configurations(settings: Settings, catalog: Catalog) -> list[str]:
