@@ -7,6 +7,7 @@ for each (revision, precision). Tokens alone would not do: GPUs of different kin
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,13 @@ def compare(reference: Reference, answers: Answers) -> str | None:
 
 
 def deviation(one: Answers, other: Answers) -> float:
-    """The greatest absolute difference of two runs' answers to the same prompts, in nats. Pure."""
+    """The greatest absolute difference of two runs' answers to the same prompts, in nats. Pure.
+
+    What is no number is infinitely far from everything.
+    """
     pairs = (pair for ours, theirs in zip(one, other, strict=True) for pair in zip(ours, theirs, strict=True))
-    return max((abs(a - b) for a, b in pairs), default=0.0)
+    apart = (abs(a - b) for a, b in pairs)
+    return max((each if math.isfinite(each) else math.inf for each in apart), default=0.0)
 
 
 # --- asking ----------------------------------------------------------------------------------------
