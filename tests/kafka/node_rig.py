@@ -30,7 +30,7 @@ class World:
         self.traces: list[str] = []
         """The traceparent of each."""
         self._consumer: AIOKafkaConsumer | None = None
-        self._processes: list[asyncio.subprocess.Process] = []
+        self.processes: list[asyncio.subprocess.Process] = []
 
     async def open(self) -> None:
         await create_topics(self.settings)
@@ -43,7 +43,7 @@ class World:
         await self._consumer.start()
 
     async def close(self) -> None:
-        for process in self._processes:
+        for process in self.processes:
             if process.returncode is None:
                 process.kill()
             await process.wait()
@@ -56,7 +56,7 @@ class World:
         process = await asyncio.create_subprocess_exec(
             *command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **environment}
         )
-        self._processes.append(process)
+        self.processes.append(process)
         return process
 
     async def say(self, wish: Plan) -> None:
