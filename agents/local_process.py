@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from agents import processes
+from agents import processes, watcher
 from agents.processes import Started
 
 TAG = "CORAL_LOCAL_NODE"
@@ -52,9 +52,12 @@ def find(tag: str) -> Started | None:
 
 
 def end(tags: Collection[str]) -> bool:
-    """SIGKILL every process of these machines, again until none is left.
+    """SIGKILL every process of these machines, again until none is left, and remove their shared memory.
 
     Returns:
         Whether none is left: a process inside the kernel can outlast the patience of a few seconds.
     """
-    return processes.end(TAG, tags.__contains__)
+    left = watcher.segments(process.pid for process in processes.tagged(TAG, tags.__contains__))
+    gone = processes.end(TAG, tags.__contains__)
+    processes.remove(left)
+    return gone

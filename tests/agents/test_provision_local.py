@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agents import local_process
-from agents.processes import Started
+from agents import guard_files, local_process, watcher
+from agents.processes import Started, tagged
 from agents.provision import Gone, Place, Refused
 from agents.provision_local import LocalCloud, LocalNode, LocalProvisioner, LocalStock, victims
 from schemas.events import AvailabilityOffered, Offer
@@ -168,6 +168,43 @@ async def test_release_ends_every_process_of_the_node(make: Make, tmp_path: Path
     await local.forget("c1")
     assert await local.held() == {}
     assert await local.stock() == {PLACE: 2}
+
+
+_AGENT = """
+import asyncio, sys
+from pathlib import Path
+from tests.agents.guard_rig import Host, Running
+
+async def main():
+    await Running([Host(Path(sys.argv[1]), "c1")]).up()
+    print("up", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def ranks(host: Path) -> list[int]:
+    """The processes of all engines and guards of a host."""
+    return [process.pid for process in tagged(guard_files.TAG, lambda tag: tag.startswith(str(host)))]
+
+
+def left(files: set[str]) -> list[str]:
+    return [file for file in files if Path(file).exists()]
+
+
+async def test_release_ends_engines_under_guards_and_leaves_no_memory(make: Make, tmp_path: Path) -> None:
+    """A guard outlives its agent on purpose, in a session of its own; it does not outlive the machine."""
+    host = tmp_path / "host"
+    local = make(command=(sys.executable, "-c", _AGENT, str(host)))
+    await local.create(claim("c1"))
+    await until(lambda: "up" in (tmp_path / "cloud" / "logs" / "local-c1.log").read_text())
+    segments = watcher.segments(ranks(host))
+    assert len(ranks(host)) >= 2
+    assert segments
+    assert await local.release("c1", "local-c1")
+    assert ranks(host) == []
+    assert left(segments) == []
 
 
 async def test_a_crash_between_release_and_its_record_repeats_the_release(make: Make) -> None:
