@@ -18,7 +18,26 @@ app.add_typer(doctor_app, name="doctor", rich_help_panel=PANEL)
 app.add_typer(model_app, name="model", rich_help_panel=PANEL)
 app.add_typer(reference_app, name="reference", rich_help_panel=PANEL)
 
+UNWELL = 1
 Folder = Annotated[Path, typer.Argument(exists=True, file_okay=False, readable=True)]
+
+
+@doctor_app.command("vllm")
+def doctor_vllm(context: typer.Context) -> None:
+    """Look whether vLLM, models, store, GPUs and memory are as `node` of the settings says.
+
+    Starts no engine; takes as long as to import vLLM. Exit code 1 if something would keep engines away.
+    """
+    from agents.doctor import check
+
+    node = context.obj.node
+    found = check(
+        node.vllm, platform=node.platform, models=node.models, address=node.address, store=node.store
+    )
+    for finding in found:
+        typer.echo(f"{finding.level:<5} {finding.what:<15} {finding.text}")
+    if any(finding.level == "bad" for finding in found):
+        raise typer.Exit(UNWELL)
 
 
 @model_app.command("revision")

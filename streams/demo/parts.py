@@ -1,5 +1,6 @@
 """The processes of the demo: each one a `coral` command, watched, with a log of its own."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Self
 
 from agents import watcher
 from agents.provision_static import Inventory
+from agents.reference import file_of, precision
 from schemas.yamlfile import load_yaml
 from streams.demo.script import Script
 
@@ -50,6 +52,15 @@ class Parts:
             )
         return self
 
+    async def run(self, name: str, *arguments: str) -> None:
+        """Start a command and wait for its end. Raises PartFailedError if that is no good one."""
+        self.start(name, *arguments)
+        try:
+            if await asyncio.to_thread(self._running[name].wait) != 0:
+                self.check()
+        finally:
+            self.end(name)
+
     def check(self) -> None:
         """Raises PartFailedError if a process ended by itself."""
         for name, process in self._running.items():
@@ -66,6 +77,12 @@ class Parts:
                 process.stdin.close()
         for process in ending.values():
             process.wait()
+
+
+async def make_reference(parts: Parts, model: Path) -> None:
+    """What the model answers when all is well, kept beside it: no instance is admitted without."""
+    if not file_of(model, precision({})).exists():
+        await parts.run("reference", "reference", "make", str(model))
 
 
 def start_workers(parts: Parts, script: Script) -> None:

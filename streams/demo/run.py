@@ -26,7 +26,7 @@ from streams import log
 from streams.demo import summary
 from streams.demo.folder import locked, own
 from streams.demo.load import LoadPlan, Tally, run_load
-from streams.demo.parts import PartFailedError, Parts, start_feeds, start_workers
+from streams.demo.parts import PartFailedError, Parts, make_reference, start_feeds, start_workers
 from streams.demo.script import Script
 from streams.demo.view import View
 from streams.story import Story
@@ -122,6 +122,8 @@ class Demo:
         await create_topics(self._settings)
         began = time.monotonic()
         try:
+            if self._script.model is not None:
+                await make_reference(self._parts, self._script.model)
             start_workers(self._parts, self._script)
             start_feeds(self._parts, self._script)
             async with self._clients():

@@ -26,6 +26,8 @@ class Script:
     folder: Path
     environment: dict[str, str]
     """Settings that no file can hold: they depend on where this checkout is."""
+    model: Path | None = None
+    """The folder of the model that real engines serve."""
 
     @property
     def settings(self) -> Path:
@@ -87,4 +89,5 @@ def script_for(engine: str, vllm: Path | None, cache: Path = DEFAULT_CACHE) -> S
             "CORAL_NODE__VLLM": str(command),
             "CORAL_NODE__MODELS": json.dumps({"tiny": str(model)}),
         },
+        model,
     )

@@ -258,3 +258,12 @@ def test_a_reference_needs_vllm_and_a_known_variant(
     tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
     assert said in refused("reference", "make", str(tmp_path), *options, env=CPU)
+
+
+# --- vLLM's doctor -------------------------------------------------------------------------------------
+def test_the_doctor_names_what_is_missing_and_says_so_by_its_exit_code() -> None:
+    said = coral("doctor", "vllm", env={"CORAL_NODE__PLATFORM": "cpu"})
+    assert said.exit_code == 1
+    lines = said.stdout.splitlines()
+    assert any(line.startswith("bad   vllm ") and "node.vllm is not set" in line for line in lines)
+    assert any(line.startswith("ok    address ") for line in lines)
