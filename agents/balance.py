@@ -19,7 +19,7 @@ Laws:
 Loads are the requests that this router has in flight; others it does not see.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
@@ -127,6 +127,10 @@ class Group:
     def serves(self) -> bool:
         return bool(self._serving.any())
 
+    def standing(self) -> Iterator[tuple[Peer, int, int]]:
+        """Each instance with its requests in flight and its failures in a row."""
+        return zip(self.peers, map(int, self._in_flight), map(int, self._failures), strict=True)
+
     def opens_in_s(self, now_s: float) -> float:
         """How long until the first of the instances that fail or drain is tried again."""
         shut = self._shut_until[self._serving]
@@ -155,6 +159,10 @@ class Group:
             self._shut_until[index] = now_s + TRIAL_S  # this is the trial
         known = prompt.shares[at] if how == "prefix" else 0.0
         return Choice(self.peers[index], how, known)
+
+    def others(self, avoid: frozenset[str], now_s: float) -> bool:
+        """Whether another instance than these would get a request now."""
+        return not isinstance(self._open_to(now_s, avoid), Refusal)
 
     def _open_to(self, now_s: float, avoid: frozenset[str]) -> Flags | Refusal:
         """Which instances may get a request now."""
