@@ -113,7 +113,10 @@ class Provisioner(Protocol):
         ...
 
     async def gone(self) -> Sequence[Gone]:
-        """Held nodes that vanished by themselves; until forgotten."""
+        """Held nodes that vanished by themselves, with the cloud's reason; until forgotten.
+
+        One that vanished without a trace need not be in it: that it is not held any more is noticed.
+        """
         ...
 
     async def stock(self) -> Mapping[Place, int]:
