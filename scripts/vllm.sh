@@ -46,7 +46,6 @@ EOF
 }
 
 make_model() {
-  rm -rf "$model"
   "$python" agents/tiny_model.py "$model" || failed "the tiny model was not made in $model"
   echo "tiny model: $model"
 }
