@@ -1,8 +1,8 @@
 """A language model of a few hundred kilobytes, made on the spot: for tests, the demo and `coral doctor`.
 
 A Llama of four layers with random weights, a tokenizer of some 450 tokens and a chat template, as a folder
-that vLLM serves like any other. The same call writes the same bytes, and so the same revision. Its weights are
-drawn wide, so that each layer changes the answer visibly, and it never ends an answer by itself: only
+that vLLM serves like any other. The same call writes the same bytes, and so the same revision. Its weights
+are drawn wide, so that each layer changes the answer visibly, and it never ends an answer by itself: only
 printable tokens have a logit other than zero. Run as a script: `tiny_model.py FOLDER`.
 """
 
