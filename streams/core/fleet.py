@@ -135,14 +135,16 @@ def silence_ms(state: State, node: NodeState) -> int:
 
 
 def is_suspect(state: State, node: NodeState, policy: CorePolicy) -> bool:
-    return silence_ms(state, node) >= policy.suspect_after_ms
+    return node.silent_since_ms is not None and silence_ms(state, node) >= policy.suspect_after_ms
 
 
 def is_blind(state: State, policy: CorePolicy) -> bool:
     """Whether most of the nodes that the plan holds went silent together."""
-    held = [state.nodes[name] for name in sorted(_held(state) & state.nodes.keys())]
-    suspects = sum(is_suspect(state, node, policy) for node in held)
-    return suspects > 1 and suspects > policy.blind_share * len(held)
+    silent = {name for name, node in state.nodes.items() if is_suspect(state, node, policy)}
+    if len(silent) <= 1:
+        return False
+    held = _held(state) & state.nodes.keys()
+    return len(silent & held) > max(1.0, policy.blind_share * len(held))
 
 
 def _held(state: State) -> set[str]:
@@ -176,9 +178,10 @@ def _is_missed(state: State, node: NodeState) -> bool:
 def _has_left(node: NodeState) -> bool:
     """Whether a node that said it would leave is empty, or not heard of any more."""
     report = node.report
+    if not report.leaving and report.notice_deadline_ms is None:
+        return False
     empty = all(stage.state in ENDED for stage in report.stages)
-    told = report.leaving or report.notice_deadline_ms is not None
-    return (report.leaving and empty) or (told and node.silent_since_ms is not None)
+    return (report.leaving and empty) or node.silent_since_ms is not None
 
 
 def is_healthy(state: State, name: str) -> bool:

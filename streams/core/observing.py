@@ -3,7 +3,7 @@
 from schemas.events import StageReport
 from schemas.policy import CorePolicy
 from streams.core import refusals, startups
-from streams.core.state import ENDED, InstanceState, State
+from streams.core.state import ENDED, InstanceState, NodeState, State
 
 Reports = dict[str, StageReport | None]
 """Rank (`claim/stage`) -> what its node says of it in this attempt; None when it says nothing."""
@@ -12,22 +12,19 @@ Reports = dict[str, StageReport | None]
 def reports(state: State, instance: InstanceState) -> Reports:
     """What the nodes say; ranks whose claim or node is gone are left out: nothing runs there any more."""
     said: Reports = {}
-    for stage in instance.stages:
-        for rank in stage.ranks:
-            held = state.claims.get(rank.claim)
-            node = state.nodes.get(held.claim.node or "") if held is not None else None
-            if node is not None:
-                said[f"{rank.claim}/{stage.index}"] = next(
-                    (
-                        report
-                        for report in node.report.stages
-                        if report.stage == stage.index
-                        and report.attempt == instance.attempt
-                        and report.instance == instance.id
-                    ),
-                    None,
-                )
+    for rank, claim, stage in instance.ranks:
+        held = state.claims.get(claim)
+        node = state.nodes.get(held.claim.node or "") if held is not None else None
+        if node is not None:
+            said[rank] = _report(node, instance, stage)
     return said
+
+
+def _report(node: NodeState, instance: InstanceState, stage: int) -> StageReport | None:
+    for report in node.report.stages:
+        if (report.stage, report.attempt, report.instance) == (stage, instance.attempt, instance.id):
+            return report
+    return None
 
 
 def observe(state: State, policy: CorePolicy, instance: InstanceState) -> None:
@@ -35,24 +32,26 @@ def observe(state: State, policy: CorePolicy, instance: InstanceState) -> None:
     if instance.role is None:
         return
     said = reports(state, instance)
-    _note_readiness(state, instance, said)
+    there = [report for report in said.values() if report is not None]
+    if len(there) > len(instance.seen):
+        new = (rank for rank, report in said.items() if report is not None)
+        instance.seen = tuple(sorted({*instance.seen, *new}))
+    _note_readiness(state, instance, there)
+    if instance.ready:
+        return
     _note_refusals(state, policy, instance, said)
-    if any(r is not None and r.phase == "queued" for r in said.values()):
+    if any(report.phase == "queued" for report in there):
         instance.starts_since_ms = state.now_ms  # Who waits for a pull slot is not late.
     if instance.role != "draining" and instance.failed is None:
         instance.failed = _failure(instance, said) or _too_slow(state, policy, instance)
     if instance.failed is not None and instance.role != "draining":
         instance.take("draining", state.now_ms)
         instance.retry_at_ms = state.now_ms + policy.backoff_ms * 2 ** (instance.attempt - 1)
-    new = [rank for rank, report in said.items() if report is not None and rank not in instance.seen]
-    if new:
-        instance.seen = tuple(sorted((*instance.seen, *new)))
 
 
-def _note_readiness(state: State, instance: InstanceState, said: Reports) -> None:
+def _note_readiness(state: State, instance: InstanceState, there: list[StageReport]) -> None:
     """Ready is who is ready everywhere; the first rank, the head, says where the door is."""
-    there = [report for report in said.values() if report is not None and report.state == "ready"]
-    ready = len(there) == sum(len(stage.ranks) for stage in instance.stages)
+    ready = len(there) == len(instance.ranks) and all(report.state == "ready" for report in there)
     if ready and not instance.ready and instance.role == "starting":
         template = state.templates[instance.template_id]
         startups.note(state, template.model, there)
@@ -63,10 +62,11 @@ def _note_readiness(state: State, instance: InstanceState, said: Reports) -> Non
 
 
 def _note_refusals(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
-    for rank, report in said.items():
+    for rank, claim, _ in instance.ranks:
+        report = said.get(rank)
         if report is not None and report.state == "refused" and rank not in instance.refused:
-            claim = state.claims[rank.partition("/")[0]].claim
-            refusals.note(state, policy, state.templates[instance.template_id], claim, report)
+            template = state.templates[instance.template_id]
+            refusals.note(state, policy, template, state.claims[claim].claim, report)
             instance.refused = (*instance.refused, rank)
 
 

@@ -137,6 +137,11 @@ class InstanceState(Mutable):
     def claims(self) -> frozenset[str]:
         return frozenset(rank.claim for stage in self.stages for rank in stage.ranks)
 
+    @cached_property
+    def ranks(self) -> tuple[tuple[str, str, int], ...]:
+        """Every rank's name (`claim/stage`), claim and stage, the head first."""
+        return tuple((f"{r.claim}/{s.index}", r.claim, s.index) for s in self.stages for r in s.ranks)
+
     def take(self, role: Role | None, now_ms: int) -> None:
         """Change the role, and note since when."""
         if role != self.role:

@@ -16,7 +16,8 @@ def earliest(state: State, policy: CorePolicy) -> int | None:
     ]
     if state.plan is not None:
         due += [state.published_ms + policy.republish_ms]
-        due += [next_plan_ms(state, policy)] if plan.says_more(state, policy) else []
+        at_ms = next_plan_ms(state, policy)
+        due += [at_ms] if at_ms > state.now_ms and plan.says_more(state, policy) else []
     later = [at for at in due if at > state.now_ms]
     return min(later) if later else None
 
