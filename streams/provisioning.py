@@ -1,10 +1,13 @@
 """The provisioner process: which provisioners serve this fleet, and how a local node is started."""
 
 import asyncio
+import logging
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+from aiokafka.errors import KafkaError
 
 from agents.bus import Bus
 from agents.provision import Provisioner
@@ -13,6 +16,10 @@ from agents.provision_run import run_provisioner
 from agents.provision_static import Inventory, StaticProvisioner
 from schemas.settings import Settings
 from schemas.yamlfile import load_yaml
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
 
 
 def run(settings: Settings, *, static: Path | None, local: Path | None, time_scale: float) -> None:
@@ -49,5 +56,11 @@ async def _serve(settings: Settings, provisioners: list[Provisioner]) -> None:
         raise RuntimeError("runs as a task")
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    async with Bus(settings.kafka, settings.topic_prefix, "provision") as bus:
-        await run_provisioner(bus, provisioners)
+    while True:
+        try:
+            async with Bus(settings.kafka, settings.topic_prefix, "provision") as bus:
+                await run_provisioner(bus, provisioners)
+        except* KafkaError as errors:
+            # Nodes stay as they are meanwhile; all else begins anew, as after a restart.
+            log.warning("Kafka failed, next try in %g s: %s", RETRY_S, errors.exceptions[0])
+        await asyncio.sleep(RETRY_S)
