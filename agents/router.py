@@ -68,7 +68,7 @@ async def run_router(
     Args:
         state_dir: the router's own folder: `plan.json`, and `endpoint` (host:port) once it serves.
         name: names its telemetry; no two routers have the same.
-        levels: what the catalog promises, by (model, SLO class); attainment is told for these.
+        levels: what the fleet serves and what its catalog promises, by (model, SLO class).
         drain_s: how long open requests may take at the end before they are cut.
 
     Raises:

@@ -82,8 +82,8 @@ class RouterDoor:
 
     # --- requests ----------------------------------------------------------------------------------
     async def _health(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        """Whether requests should come here."""
-        well = self.routes.plan is not None and not self.stopping
+        """Whether requests should come here; also before the first plan, which waits to be asked for."""
+        well = bool(self.routes.classes) and not self.stopping
         return web.Response(status=200 if well else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002

@@ -223,15 +223,16 @@ async def routed(
     *engines: FakeEngine,
     settings: RouterSettings | None = None,
     levels: dict[Kind, ServiceLevel] | None = None,
-    first: Plan | None = None,
+    plans: bool = True,
     **shape: Any,
 ) -> AsyncIterator[Rig]:
-    """The engines, and a router that has a plan of them."""
+    """The engines, and a router that has a plan of them unless `plans` is False."""
     async with AsyncExitStack() as stack:
         for engine in engines:
             await stack.enter_async_context(engine.serving())
         door = RouterDoor(settings or RouterSettings(), "r1", levels)
-        door.take(first or planned(1, *engines, **shape))
+        if plans:
+            door.take(planned(1, *engines, **shape))
         runner = new_runner(door.app)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

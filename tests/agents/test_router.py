@@ -9,10 +9,19 @@ import pytest
 from agents.router_exchange import Refused
 from schemas.catalog import Objective, ServiceLevel, Workload
 from schemas.settings import RouterSettings
-from tests.agents.making import plan
 from tests.agents.router_rig import HANG_S, FakeEngine, planned, routed
 
 LONG = "All work and no play makes Jack a dull boy. " * 20
+
+LEVEL = ServiceLevel(
+    slo_class="chat",
+    ttft=(
+        Objective(percentile=95, ms=60_000, max_prompt_tokens=100),
+        Objective(percentile=99, ms=0.001, max_prompt_tokens=None),
+    ),
+    tpot=(Objective(percentile=90, ms=0.000_001),),
+    workload=Workload(mean_input_tokens=1, mean_output_tokens=1, source="test"),
+)
 
 
 def e(name: str = "i1", **given: object) -> FakeEngine:
@@ -100,7 +109,7 @@ async def test_a_conversation_stays_where_it_began() -> None:
 
 async def test_a_new_plan_sends_new_requests_elsewhere_and_cuts_no_stream() -> None:
     first, second = e("i1"), e("i2")
-    async with routed(first, second, first=None) as rig:
+    async with routed(first, second) as rig:
         rig.door.take(planned(2, first))
         first.go_on.clear()
         old = asyncio.create_task(rig.ask(stream=True))
@@ -226,10 +235,19 @@ async def test_when_every_queue_is_full_clients_shall_wait() -> None:
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_a_router_without_a_plan_says_so() -> None:
-    async with routed(first=plan(1)) as rig:
-        rig.door.routes.plan = None
+async def test_before_the_first_plan_demand_is_told_all_the_same() -> None:
+    """Nobody else can tell the controller that there is any."""
+    async with routed(plans=False, levels={("tiny", "chat"): LEVEL}) as rig:
         assert (await rig.ask()).status == 503
+        assert rig.total("offered") == rig.total("refused") == 1
+        async with rig.client.get(f"{rig.url}/health") as answer:
+            assert answer.status == 200
+
+
+async def test_a_router_that_knows_nothing_says_so() -> None:
+    async with routed(plans=False) as rig:
+        told = await rig.ask()
+        assert (told.status, told.headers["Retry-After"]) == (503, "10")
         async with rig.client.get(f"{rig.url}/health") as answer:
             assert answer.status == 503
 
@@ -330,16 +348,7 @@ async def test_every_kind_of_the_plan_has_a_sample_each_second_zeros_included() 
 
 
 async def test_metrics_tell_what_became_of_requests_and_which_promises_were_kept() -> None:
-    level = ServiceLevel(
-        slo_class="chat",
-        ttft=(
-            Objective(percentile=95, ms=60_000, max_prompt_tokens=100),
-            Objective(percentile=99, ms=0.001, max_prompt_tokens=None),
-        ),
-        tpot=(Objective(percentile=90, ms=0.000_001),),
-        workload=Workload(mean_input_tokens=1, mean_output_tokens=1, source="test"),
-    )
-    async with routed(e(), levels={("tiny", "chat"): level}) as rig:
+    async with routed(e(), levels={("tiny", "chat"): LEVEL}) as rig:
         await rig.ask(stream=True)
         await asyncio.sleep(0.01)
         rig.door.close_second()
