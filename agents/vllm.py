@@ -160,6 +160,8 @@ def _environment(node: VllmNode, spec: EngineSpec, kv_port: int) -> dict[str, st
     if len(spec.instance.stages) > 1:
         environment["VLLM_PP_LAYER_PARTITION"] = partition(spec.instance)
         environment |= {"GLOO_SOCKET_IFNAME": node.interface, "NCCL_SOCKET_IFNAME": node.interface}
+    if node.platform == "cuda":
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which devices are claimed.
     if node.platform == "cpu":
         # One thread: on shared cores more of them spin and wait for each other.
         environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}

@@ -138,6 +138,10 @@ def test_gpus_compile_and_thread_as_they_like() -> None:
     assert "OMP_NUM_THREADS" not in one.environment
 
 
+def test_gpus_are_numbered_as_nvml_does() -> None:
+    assert started(specs([4], [("c1", (0,))])[0], CUDA).environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
 def test_a_stuck_step_ends_in_whole_seconds() -> None:
     assert started(specs([4], [("c1", (0,))])[0]).environment["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] == "11"
 
