@@ -142,7 +142,8 @@ class Heartbeat(Frozen):
 
     node: Name
     boot: Name
-    """Names this run of the node's machine; another boot means that every stage of before is gone."""
+    """Names this run of the node's machine, and of its agent where engines end with that: another boot means
+    that every stage of before is gone."""
     at_ms: Millis
     pool: Pool
     configuration: Name

@@ -36,18 +36,18 @@ class AgentKilled(BaseException):
 
 @dataclass
 class Machine:
-    """What goes on when an agent dies. `crash_at` kills it at that effect on the world, counted from 0."""
+    """What goes on when an agent dies. `crash_at` are the effects, counted from 0, at which one is killed."""
 
     processes: dict[RankKey, Process] = field(default_factory=dict)
     starts: Counter[RankKey] = field(default_factory=Counter)
     effects: int = 0
-    crash_at: int | None = None
+    crash_at: frozenset[int] = frozenset()
     crashed: bool = False
 
     def effect(self) -> None:
         """Called before and after everything that an agent does to the world or its disk."""
         self.effects += 1
-        if self.crashed or self.effects - 1 == self.crash_at:
+        if self.crashed or self.effects - 1 in self.crash_at:
             self.crashed = True
             raise AgentKilled
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from agents.identity import NodeIdentity
 from agents.ledger import Ledger, RankKey
@@ -40,8 +42,8 @@ class DyingState(StateDir):
 class World:
     """A machine, the newest plan on the topic, and agents one after the other."""
 
-    def __init__(self, path: Path, crash_at: int | None = None) -> None:
-        self.machine = Machine(crash_at=crash_at)
+    def __init__(self, path: Path, *crash_at: int) -> None:
+        self.machine = Machine(crash_at=frozenset(crash_at))
         self.path = path
         self.plan: Plan | None = None
         self.lives = 0
@@ -90,7 +92,7 @@ class World:
         if self.machine.crashed:
             await bury()
             live = StateDir(self.path).read_ledger().live
-            self.missing = {held.key for held in live if held.key not in self.machine.processes}
+            self.missing |= {held.key for held in live if held.key not in self.machine.processes}
             await self.boot()
         else:
             stages = self.node.heartbeat().stages
@@ -137,18 +139,37 @@ async def test_every_crash_point_is_safe(tmp_path: Path) -> None:
     assert whole.lives == 1
     costly = 0
     for point in range(whole.machine.effects):
-        world = World(tmp_path / str(point), crash_at=point)
+        world = World(tmp_path / str(point), point)
         world.path.mkdir()
         await a_whole_life(world)
+        check(world)
         assert world.lives == 2, point
-        assert set(world.machine.starts.values()) == {1}, f"{point}: started twice"
-        assert not world.machine.live, f"{point}: an engine is left over"
-        assert world.node.heartbeat().stages == (), f"{point}: something is still reported"
-        assert world.node.newest == (1, 1, 4)
-        assert world.failed == world.missing, f"{point}: what was there has failed"
+        assert world.failed == world.missing, point
         costly += bool(world.missing)
     print(f"killed at {whole.machine.effects} points, {costly} of which cost an attempt")
     assert costly
+
+
+def check(world: World) -> None:
+    points = sorted(world.machine.crash_at)
+    assert set(world.machine.starts.values()) <= {1}, f"{points}: started twice"
+    assert not world.machine.live, f"{points}: an engine is left over"
+    assert world.node.heartbeat().stages == (), f"{points}: something is still reported"
+    assert world.node.newest == (1, 1, 4)
+    assert world.failed <= world.missing, f"{points}: what was there has failed"
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sets(st.integers(0, 90), min_size=2, max_size=6))
+def test_so_is_every_set_of_them(tmp_path_factory: pytest.TempPathFactory, points: set[int]) -> None:
+    """Also those in the life of the next agent, before it has done what the last one left."""
+    world = World(tmp_path_factory.mktemp("state"), *points)
+
+    async def live() -> None:
+        await a_whole_life(world)
+        check(world)
+
+    asyncio.run(live())
 
 
 async def test_what_is_ready_stays_ready_over_a_restart(tmp_path: Path) -> None:
