@@ -136,13 +136,10 @@ class Probe:
                 check.cancel()
 
     async def quiet(self, for_s: float = 2.0) -> None:
-        """Wait until nothing ran or waited for `for_s` seconds, or nothing listens any more."""
+        """Wait until nothing ran or waited for `for_s` seconds; what does not answer is not quiet."""
         since: float | None = None
         while True:
-            health, text = await self._get("/metrics")
-            metrics = read_metrics(text) if health == "well" else None
-            if health == "refused":
-                return
+            metrics = await self.metrics()
             if metrics is None or not metrics.idle:
                 since = None
             elif since is None:
