@@ -159,7 +159,7 @@ def check(world: World) -> None:
     assert world.failed <= world.missing, f"{points}: what was there has failed"
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(st.integers(0, 90), min_size=2, max_size=6))
 def test_so_is_every_set_of_them(tmp_path_factory: pytest.TempPathFactory, points: set[int]) -> None:
     """Also those in the life of the next agent, before it has done what the last one left."""
