@@ -1,8 +1,8 @@
 """The instance's `/v1` door at its head's guard: the only way in from other machines.
 
-vLLM listens on loopback, in development mode, where anything can be asked of it. The door shows `/v1/*` and
-`/health` of it and nothing else, byte for byte and chunk by chunk. It tells clients what vLLM does not: that
-the instance drains (`agents.elsewhere`), or that it has died under their request.
+vLLM listens on loopback, in development mode, where anything can be asked of it. The door shows `/v1/*`,
+`/health` and `/metrics` of it and nothing else, byte for byte and chunk by chunk. It tells clients what vLLM
+does not: that the instance drains (`agents.elsewhere`), or that it has died under their request.
 """
 
 import asyncio
@@ -137,9 +137,11 @@ class Door:
 
 
 def _shown(raw_path: str) -> bool:
-    """Whether a path lies under /v1 however anybody reads it."""
+    """Whether a path lies under /v1 however anybody reads it, or is for whoever watches."""
     path = unquote(raw_path.partition("?")[0])
-    return path == "/health" or (path.startswith("/v1/") and ".." not in path.split("/") and "\\" not in path)
+    return path in {"/health", "/metrics"} or (
+        path.startswith("/v1/") and ".." not in path.split("/") and "\\" not in path
+    )
 
 
 def _error(

@@ -112,7 +112,7 @@ async def test_health_is_shown(client: aiohttp.ClientSession) -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        *("/collective_rpc", "/metrics", "/", "/v1", "/v2/models", "//v1/models", "/health/../metrics"),
+        *("/collective_rpc", "/metrics/x", "/", "/v1", "/v2/models", "//v1/models", "/health/../metrics"),
         *("/v1/../collective_rpc", "/v1/%2e%2e/collective_rpc", "/v1/..%2fcollective_rpc", "/v1%2f..%2fx"),
         *("/v1/x/..", "/v1\\..\\x", "http://127.0.0.1/collective_rpc", "http://127.0.0.1/v1/models"),
     ],
