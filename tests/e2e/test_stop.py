@@ -1,83 +1,18 @@
 """However `coral demo` ends, nothing of it stays: no process, and no port bound."""
 
-import json
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.rig import HANG_S, STATE_DIR, coral, end_all, listening, local_nodes, members, ports_of, until
+from tests.e2e.demo_rig import Demo
+from tests.e2e.rig import listening, local_nodes, members, ports_of, until
 
 INTERRUPTED = 130
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos, pytest.mark.timeout(600)]
-
-
-class Demo:
-    """A demo of the test's own, with a broker of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.state_dir = folder / "state"
-        self._folder, self._starts = folder, 0
-        self._env = {STATE_DIR: str(self.state_dir), "CORAL_BROKER": "local"}
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def _out(self) -> Path:
-        return self._folder / f"out{self._starts}"
-
-    @property
-    def _err(self) -> Path:
-        return self._folder / f"err{self._starts}"
-
-    def start(self) -> None:
-        self._starts += 1
-        self.process = coral("demo", "--json", env=self._env, out=self._out, err=self._err)
-
-    def start_as_a_script_does(self) -> None:
-        """With `&`: a shell without job control has its background processes ignore SIGINT."""
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            self.start()
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    def until_it_has_its_folder(self) -> None:
-        self._until((self.state_dir / "demo").exists, "its folder")
-
-    def until_it_serves(self) -> None:
-        self._until(lambda: " serving" in self._err.read_text(), "a plan that serves")
-
-    def until_it_has_local_nodes(self) -> None:
-        self._until(lambda: local_nodes(self.state_dir), "a node of the local cloud")
-
-    def _until(self, seen: Callable[[], object], what: str) -> None:
-        def still_seen() -> object:
-            assert self.process is not None
-            assert self.process.poll() is None, self._err.read_text()
-            return seen()
-
-        until(still_seen, what)
-
-    def end(self, number: signal.Signals) -> int:
-        assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(HANG_S)
-
-    def said(self) -> str:
-        return self._err.read_text()
-
-    def summary(self) -> dict[str, object]:
-        said: dict[str, object] = json.loads(self._out.read_text().splitlines()[-1])
-        return said
-
-    def close(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.end(signal.SIGKILL)
-        end_all(self.state_dir)
 
 
 @pytest.fixture
