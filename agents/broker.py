@@ -4,15 +4,19 @@ The one place that makes this choice, for the demo and the tests alike. A way th
 passed over; given bootstrap servers are never replaced by something else.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from agents.kafka_client import Unreachable, security_args, why_not
 from agents.kafka_local import LocalBroker
 from agents.kafka_probe import BrokerUnavailable, wait_until_answers
+from schemas.settings import KafkaSettings
 
 __all__ = ["DEFAULT_CACHE", "Broker", "BrokerUnavailable", "LocalBroker", "start_broker"]
 
@@ -44,6 +48,7 @@ class Broker:
 def start_broker(
     bootstrap: str | None = None,
     *,
+    kafka: KafkaSettings | None = None,
     cache_dir: Path = DEFAULT_CACHE,
     data_dir: Path | None = None,
     prefer: Own = "docker",
@@ -52,13 +57,13 @@ def start_broker(
 ) -> Iterator[Broker]:
     """A broker for the length of a `with`; one that we started is stopped at its end. Blocks while starting.
 
-    `prefer` is the way tried first, the other one second. `data_dir` (local only) keeps the data for a next
-    time; without it the data is temporary. `say` is told of each way that was passed over. Raises
-    BrokerUnavailable if given servers do not answer, or if there is no way left.
+    `kafka` has the security of given servers. `prefer` is the way tried first, the other one second.
+    `data_dir` (local only) keeps the data for a next time; without it the data is temporary. `say` is told of
+    each way that was passed over. Raises BrokerUnavailable if given servers do not answer, or if there is no
+    way left.
     """
     if bootstrap:
-        if not wait_until_answers(bootstrap, GIVEN_TIMEOUT_S, lambda: True):
-            raise BrokerUnavailable(f"no broker answers at {bootstrap}")
+        _wait_for(bootstrap, kafka or KafkaSettings())
         yield Broker(bootstrap, "given", None)
         return
     ways: dict[Own, Callable[[], contextlib.AbstractContextManager[Broker]]] = {
@@ -67,6 +72,18 @@ def start_broker(
     }
     with contextlib.ExitStack() as stack:
         yield _first(stack, sorted(ways.items(), key=lambda way: way[0] != prefer), say)
+
+
+def _wait_for(bootstrap: str, kafka: KafkaSettings) -> None:
+    given = kafka.model_copy(update={"bootstrap_servers": bootstrap})
+    try:
+        answered = wait_until_answers(bootstrap, GIVEN_TIMEOUT_S, lambda: True, security_args(given))
+    except Unreachable as error:
+        raise BrokerUnavailable(str(error)) from error
+    if not answered:
+        # A thread, since the caller may be inside a running event loop.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            raise BrokerUnavailable(pool.submit(asyncio.run, why_not(given)).result())
 
 
 def _first(

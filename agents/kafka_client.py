@@ -37,10 +37,15 @@ def client_args(kafka: KafkaSettings) -> dict[str, Any]:
     Raises:
         Unreachable: a certificate or key cannot be used.
     """
-    return {"bootstrap_servers": kafka.bootstrap_servers, **_security(kafka)}
+    return {"bootstrap_servers": kafka.bootstrap_servers, **security_args(kafka)}
 
 
-def _security(kafka: KafkaSettings) -> dict[str, Any]:
+def security_args(kafka: KafkaSettings) -> dict[str, Any]:
+    """Of these the ones for TLS and SASL.
+
+    Raises:
+        Unreachable: a certificate or key cannot be used.
+    """
     args: dict[str, Any] = {"security_protocol": kafka.security_protocol, "ssl_context": tls_context(kafka)}
     if kafka.uses_sasl and kafka.sasl_password is not None:
         args |= {
@@ -105,7 +110,9 @@ async def why_not(kafka: KafkaSettings) -> str:
 
 async def _ask(kafka: KafkaSettings, address: str) -> None:
     host, _, port = address.rpartition(":")
-    connection = await create_conn(host.strip("[]"), int(port), request_timeout_ms=ASK_MS, **_security(kafka))
+    connection = await create_conn(
+        host.strip("[]"), int(port), request_timeout_ms=ASK_MS, **security_args(kafka)
+    )
     try:
         await connection.send(MetadataRequest([]))  # where SASL is wanted, the first that is refused
     finally:

@@ -5,8 +5,9 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
@@ -16,6 +17,8 @@ log = logging.getLogger(__name__)
 # Below the range from which Linux (32768) and macOS (49152) take the ports of outgoing connections. A client
 # that retries a stopped broker on a port of that range can, by chance, connect to itself and keep the port.
 PORTS = range(20_000, 32_768)
+PLAIN: Mapping[str, Any] = {}
+"""No TLS and no SASL."""
 
 
 class BrokerUnavailable(Exception):
@@ -43,20 +46,26 @@ def is_free(port: int) -> bool:
     return True
 
 
-def answers(bootstrap: str, timeout_s: float = 5.0) -> bool:
-    """Whether a broker at one of these `host:port,...` answers a metadata request with itself in it."""
+def answers(bootstrap: str, timeout_s: float = 5.0, security: Mapping[str, Any] = PLAIN) -> bool:
+    """Whether a broker at one of these `host:port,...` answers a metadata request with itself in it.
+
+    Args:
+        security: the client's arguments for it (`agents.kafka_client.security_args`).
+    """
     if not any(_accepts(address, timeout_s) for address in bootstrap.split(",")):
         return False
     # A thread, since the caller may be inside a running event loop.
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(asyncio.run, _metadata(bootstrap, timeout_s)).result()
+        return pool.submit(asyncio.run, _metadata(bootstrap, timeout_s, security)).result()
 
 
-def wait_until_answers(bootstrap: str, timeout_s: float, is_alive: Callable[[], bool]) -> bool:
+def wait_until_answers(
+    bootstrap: str, timeout_s: float, is_alive: Callable[[], bool], security: Mapping[str, Any] = PLAIN
+) -> bool:
     """Ask until it answers, `is_alive` turns false, or the time (seconds) is up."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and is_alive():
-        if answers(bootstrap):
+        if answers(bootstrap, security=security):
             return True
         time.sleep(0.1)
     return False
@@ -71,8 +80,9 @@ def _accepts(address: str, timeout_s: float) -> bool:
     return True
 
 
-async def _metadata(bootstrap: str, timeout_s: float) -> bool:
-    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=int(timeout_s * 1000))
+async def _metadata(bootstrap: str, timeout_s: float, security: Mapping[str, Any]) -> bool:
+    timeout_ms = int(timeout_s * 1000)
+    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=timeout_ms, **security)
     try:
         await asyncio.wait_for(client.bootstrap(), timeout_s)
         # A broker that the controller has not let in yet is missing from its own answer.

@@ -54,7 +54,7 @@ def run_demo(given: Settings, script: Script, *, seconds: float | None, as_json:
         with (
             locked(folder),
             own(folder, before_ending=_ignore_signals),
-            start_broker(bootstrap, say=say) as broker,
+            start_broker(bootstrap, kafka=given.kafka, say=say) as broker,
         ):
             say(f"Kafka ({broker.kind}) at {broker.bootstrap}; logs in {folder / 'logs'}")
             demo = Demo(script, _settings(given, script, folder, broker.bootstrap), console)

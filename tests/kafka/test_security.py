@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from agents.admin import create_topics
-from agents.broker import BrokerUnavailable, LocalBroker
+from agents.broker import BrokerUnavailable, LocalBroker, start_broker
 from agents.bus import Bus, read_to_end
 from agents.kafka_client import Unreachable, why_not
 from schemas import codec, topics
@@ -163,6 +163,17 @@ async def test_what_is_wrong_is_named(secured: LocalBroker, keys: Keys, what: st
         async with Bus(kafka, "none", "test"):
             pass
     assert str(error.value) == said
+
+
+def test_a_broker_that_is_given_is_asked_as_its_settings_say(secured: LocalBroker, keys: Keys) -> None:
+    right, wrong = access(secured, keys, SCRAM), spoilt(secured, keys, "password")
+    with start_broker(right.bootstrap_servers, kafka=right) as broker:
+        assert broker.kind == "given"
+    with (
+        pytest.raises(BrokerUnavailable, match=r"kafka.sasl_password: .* refuses them"),
+        start_broker(wrong.bootstrap_servers, kafka=wrong),
+    ):
+        pytest.fail("it was let in")
 
 
 async def test_a_file_that_is_empty_is_named(secured: LocalBroker, keys: Keys, tmp_path: Path) -> None:
