@@ -133,7 +133,7 @@ class Guard:
         await check_engine(self._spec.node, self._rank)
         await check_devices(self._holders, self._rank, BUSY_S)
         weights = Weights(self._spec)
-        folder, revision = await weights.get(self._mirror.may_pull.wait(), self._mirror.tell)
+        folder, revision = await weights.get(self._mirror.may_pull, self._mirror.tell)
         self._began_s += weights.queued_s
         self._mirror.say(pull_s=weights.pull_s)
         checked = weights.reference(folder, revision) if self._rank.head else None

@@ -6,7 +6,7 @@ Whatever is not so is refused by name, so that the controller can plan around it
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,11 +72,11 @@ class Weights:
         self._store = Store(where.models, where.store, where.cache)
         self._template = spec.engine.template
 
-    async def get(self, may_pull: Awaitable[object], tell: Tell) -> tuple[Path, str]:
+    async def get(self, may_pull: asyncio.Event, tell: Tell) -> tuple[Path, str]:
         """Their folder and revision.
 
         Args:
-            may_pull: done once there is a pull slot; awaited only if there is something to pull.
+            may_pull: set once there is a pull slot; waited for only if there is something to pull.
 
         Raises:
             EngineError: refusal `unknown_model`.
@@ -88,7 +88,7 @@ class Weights:
         assert revision is not None  # noqa: S101  else `find` had refused
         began = time.monotonic()
         tell(Progress("queued", "waits for a pull slot"))
-        await may_pull
+        await may_pull.wait()
         self.queued_s = time.monotonic() - began
         tell(Progress("downloading", f"pulls {checkpoint}"))
         loop = asyncio.get_running_loop()

@@ -33,7 +33,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LINGER_S = 10.0
 """A killed process inside the kernel (a device that hangs, say) can outlast the patience of so long."""
-SEGMENTS = "/dev/shm/psm_"  # noqa: S108  Python's multiprocessing.shared_memory names them so
+SEGMENTS = ("/dev/shm/psm_", "/dev/shm/sem.mp-")  # noqa: S108
+"""How Python's multiprocessing names shared memory and semaphores."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -83,9 +84,9 @@ def segments(pids: Iterable[int]) -> set[str]:
     for pid in pids:
         with contextlib.suppress(OSError):  # ended meanwhile
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                _, found, name = line.partition(SEGMENTS)
-                if found and not name.endswith("(deleted)"):
-                    mapped.add(SEGMENTS + name)
+                path = line[line.find("/") :]
+                if path.startswith(SEGMENTS) and not path.endswith("(deleted)"):
+                    mapped.add(path)
     return mapped
 
 
