@@ -8,16 +8,15 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Mapping
 from itertools import combinations
 from pathlib import Path
 
-import httpx
-
 from agents.engine import EngineError, EngineSpec
 from agents.files import write_atomically
+from agents.guard_keys import free_port
 from agents.ledger import RankKey
+from agents.probe import Probe
 from agents.reference import Answers, Prompts, Reference, ask, deviation, file_of, post, precision
 from agents.revisions import revision_of
 from agents.vllm import VllmNode, launch
@@ -38,8 +37,10 @@ _TIMES_SPREAD = 5.0
 _LEAST_TOLERANCE = 0.1
 """Nats. What rounding does to low precisions where one machine's runs agree to the last bit."""
 _NAME = "reference"
+_ADDRESS = "127.0.0.1"
 _ASK_S = 120.0
 _END_S = 30.0
+_POLL_S = 0.5
 
 
 async def make(
@@ -100,7 +101,10 @@ async def calibrate(base_url: str, prompts: Prompts) -> tuple[Answers, float]:
 
 async def _tokens(base_url: str, text: str) -> list[int]:
     told = await post(base_url, "/tokenize", {"model": _NAME, "prompt": text}, timeout_s=_ASK_S)
-    return [int(token) for token in told["tokens"][:_TOKENS]]
+    try:
+        return [int(token) for token in told["tokens"][:_TOKENS]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngineError(f"{base_url}/tokenize gave no tokens: {error!r}") from error
 
 
 # --- one vLLM for a while --------------------------------------------------------------------------
@@ -115,7 +119,7 @@ async def served(
     start_within_s: float = 1800.0,
 ) -> AsyncIterator[str]:
     """One unpartitioned vLLM on loopback, healthy, for as long as the context lasts: its base URL."""
-    port = _free_port()
+    port = free_port(_ADDRESS)
     command = launch(node, _whole(node, vllm_args, tp), folder, http_port=port, master_port=0, kv_port=0)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
@@ -126,25 +130,24 @@ async def served(
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,
         )
-    base_url = f"http://127.0.0.1:{port}"
+    base_url = f"http://{_ADDRESS}:{port}"
     try:
-        async with asyncio.timeout(start_within_s):
-            await _healthy(base_url, process, log)
+        if not await _healthy(base_url, process, start_within_s):
+            ended = "" if process.returncode is None else f" and ended with status {process.returncode}"
+            raise EngineError(f"vLLM was not healthy within {start_within_s:g} s{ended}; see {log}")
         yield base_url
-    except TimeoutError as error:
-        raise EngineError(f"vLLM was not healthy within {start_within_s:g} s; see {log}") from error
     finally:
         await _end(process)
 
 
-async def _healthy(base_url: str, process: asyncio.subprocess.Process, log: Path) -> None:
-    async with httpx.AsyncClient(base_url=base_url, timeout=5.0, trust_env=False) as client:
-        while process.returncode is None:
-            with contextlib.suppress(httpx.HTTPError):
-                if (await client.get("/health")).status_code == httpx.codes.OK:
-                    return
-            await asyncio.sleep(0.5)
-    raise EngineError(f"vLLM ended with status {process.returncode} before it was healthy; see {log}")
+async def _healthy(base_url: str, process: asyncio.subprocess.Process, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s), Probe(base_url) as probe:
+            while process.returncode is None:
+                if await probe.health() == "well":
+                    return True
+                await asyncio.sleep(_POLL_S)
+    return False
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -188,10 +191,4 @@ def _whole(node: VllmNode, vllm_args: Mapping[str, str], tp: int) -> EngineSpec:
         stages=(Stage(index=0, first_layer=0, layers=1, ranks=(rank,)),),
     )
     key = RankKey(_NAME, 1, 0, 0)
-    return EngineSpec(instance=instance, template=template, key=key, address="127.0.0.1")
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    return EngineSpec(instance=instance, template=template, key=key, address=_ADDRESS)
