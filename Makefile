@@ -30,6 +30,7 @@ $(STAMP): requirements.lock pyproject.toml scripts/install.sh
 	@touch $@
 
 vllm: setup ## vLLM for the CPU in an environment of its own, .cache/vllm, and the tiny model (6 GB, once)
+	@./scripts/prerequisites.sh $(PYTHON) vllm
 	@./scripts/vllm.sh $(PYTHON) $(BIN)/uv .cache
 
 demo: setup $(call WITH_VLLM,$(ENGINE)) ## run the whole loop here on real Kafka (ENGINE=vllm, ARGS="--seconds 120 --json")

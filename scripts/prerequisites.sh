@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Names what is missing on this machine before anything is installed, and how to get it. Exit 2 if something is.
 #
-#   prerequisites.sh PYTHON
+#   prerequisites.sh PYTHON [vllm]
 #
 # Java and Maven are only for the local Kafka: not needed if CORAL_KAFKA__BOOTSTRAP_SERVERS is set or a Docker daemon answers.
 set -euo pipefail
@@ -35,6 +35,10 @@ if [ -z "${CORAL_KAFKA__BOOTSTRAP_SERVERS:-}" ] && ! docker_answers; then
   if [ "$missing" -ne 0 ]; then
     echo "Java and Maven are not needed with CORAL_KAFKA__BOOTSTRAP_SERVERS=host:port or a running Docker daemon." >&2
   fi
+fi
+
+if [ "${2:-}" = vllm ] && command -v ldconfig >/dev/null && ! ldconfig -p | grep 'libnuma\.so\.1 ' >/dev/null; then
+  lacking "libnuma (vLLM on the CPU links it)" "apt-get install libnuma1" "none: vLLM for the CPU needs Linux"
 fi
 
 [ "$missing" -eq 0 ] || exit 2
