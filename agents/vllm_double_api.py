@@ -43,6 +43,8 @@ class Ranks:
         self._given = given
         self._top: Process | None = None
         self._step: asyncio.Task[None] | None = None
+        self._stale = False
+        """The answer to a check whose time was up is still to be read."""
         self._within_s = float(os.environ.get("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "300"))
 
     async def start(self) -> None:
@@ -73,15 +75,20 @@ class Ranks:
     async def step(self, within_s: float | None = None) -> None:
         """Do a step with all ranks, or join the one that runs.
 
+        Args:
+            within_s: of a check; vLLM takes its late answer for that of the next step, and dies of it.
+
         Raises:
-            RankError: one did not answer in time.
+            RankError: one did not answer in time, or not to what it was asked.
         """
         if self._step is None or self._step.done():
+            if self._stale and within_s is None:
+                raise RankError("an answer to check_health came for a step")
             self._step = asyncio.create_task(self._all_ranks())
         try:
-            # It runs on when time is up: its answer may still come, and is no other step's.
             await asyncio.wait_for(asyncio.shield(self._step), within_s or self._within_s)
         except TimeoutError as error:
+            self._stale = within_s is not None
             raise RankError("RPC call to sample_tokens timed out.") from error
 
     async def _all_ranks(self) -> None:
