@@ -73,6 +73,19 @@ async def test_a_long_stop_of_all_guards_harms_nobody(hosts: list[Host]) -> None
     assert stream.finished
 
 
+async def test_a_short_stop_of_a_rank_harms_nobody(hosts: list[Host]) -> None:
+    """An idle engine is asked how it is, and its ranks answer late."""
+    running = Running(hosts)
+    head, _ = await running.up()
+    assert head.endpoint is not None
+    await asyncio.sleep(1.0)
+    with standing_still(running.process(1, "VLLM::Worker")):
+        await asyncio.sleep(hosts[0].guards.node.stuck_after_s / 2)
+    stream = Stream(head.endpoint, 20)
+    await asyncio.wait_for(stream.reading, HANG_S)
+    assert stream.finished
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_a_rank_that_dies_in_a_drain_ends_it_with_an_error(hosts: list[Host], victim: int) -> None:
     running = Running(hosts)
