@@ -9,18 +9,21 @@ notice, empties such a node. Engines that end with their agent are drained first
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from agents.bus import Bus
 from agents.engine import EngineFactory
 from agents.identity import NodeIdentity
 from agents.inventory import machine_boot
-from agents.node_talk import Line, Talk, within
+from agents.lifespan import on_signals, within
+from agents.node_talk import Talk
 from agents.notices import FileNotice, Notices, watch
 from agents.reconciler import Reconciler, Sweep, nothing_to_sweep
 from agents.state_dir import StateDir
@@ -43,9 +46,6 @@ class Pace:
     """The same for an agent that is told to end (SIGTERM, SIGINT) and whose engines end with it."""
     last_s: float = 30.0
     """So long before the end that a notice sets, everything is drained, replaced or not."""
-    back_off_s: float = 0.5
-    """Wait before Kafka is tried again; doubled up to `back_off_limit_s`."""
-    back_off_limit_s: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,10 @@ async def run_node(
             last_ms=int(pace.last_s * 1000),
             sweep=fittings.sweep,
         )
-        told = asyncio.Event()
-        _on_signals(told)
+        told, _ = on_signals()
         await node.begin()
-        talk = Talk(
-            node,
-            Line(kafka, prefix, identity.name),
-            heartbeat_s=pace.heartbeat_s,
-            back_off_s=(pace.back_off_s, pace.back_off_limit_s),
-        )
+        new_bus = partial(Bus, kafka, prefix, f"node/{identity.name}")
+        talk = Talk(node, new_bus, identity.name, heartbeat_s=pace.heartbeat_s)
         sources = (FileNotice(state_dir / "notice"), *fittings.notices)
         try:
             await _until_one_ends(
@@ -132,12 +127,6 @@ def _boot(outlives: bool) -> str:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _on_signals(told: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
 
 
 async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
@@ -160,7 +149,8 @@ async def _work(
     """Watch deadlines until told to end; then, unless they outlive the agent, end what the node has."""
     while not told.is_set():
         await within(pace.heartbeat_s, told.wait())
-        node.has_models(fittings.models())
+        with suppress(OSError):  # a cache that cannot be read just now has what it had
+            node.has_models(fittings.models())
         node.reconcile()
     if outlives:
         log.info("told to end; leaves its engines to the next agent")
