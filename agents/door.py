@@ -20,6 +20,7 @@ from agents.proxy import Answer, Call, Unanswered, asked, error_body, new_runner
 MAX_BODY_BYTES = 256 * 1024 * 1024
 """Above any limit that a router would set; a bound on memory only."""
 BACKLOG = 1024
+HEALTH, METRICS = "/health", "/metrics"
 
 
 @dataclass(eq=False)
@@ -99,7 +100,7 @@ class Door:
 
     async def close(self) -> None:
         """Free the port and every connection; what is still open is cut."""
-        self.cut(self._shut or self._cut)
+        self.cut(self._cut)
         await self._runner.cleanup()
         await self._session.close()
 
@@ -107,6 +108,8 @@ class Door:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if not _shown(request.raw_path):
             return _error(404, f"there is no {request.path} here, expected /v1/...")
+        if request.path == METRICS:  # to the end: what finishes in a drain counts, too
+            return await self._exchange(request)
         if self._shut is not None:
             return _error(STATUS, self._shut, code=CODE, headers=ELSEWHERE)
         with self._in_flight.one():
@@ -139,9 +142,8 @@ class Door:
 def _shown(raw_path: str) -> bool:
     """Whether a path lies under /v1 however anybody reads it, or is for whoever watches."""
     path = unquote(raw_path.partition("?")[0])
-    return path in {"/health", "/metrics"} or (
-        path.startswith("/v1/") and ".." not in path.split("/") and "\\" not in path
-    )
+    under_v1 = path.startswith("/v1/") and ".." not in path.split("/") and "\\" not in path
+    return under_v1 or path in {HEALTH, METRICS}
 
 
 def _error(

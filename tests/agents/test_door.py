@@ -104,8 +104,9 @@ async def test_a_stream_passes_event_by_event(
     await until(lambda: door.in_flight == 0)
 
 
-async def test_health_is_shown(client: aiohttp.ClientSession) -> None:
-    async with client.get("/health") as response:
+@pytest.mark.parametrize("path", ["/health", "/metrics"])
+async def test_what_watches_need_is_shown(path: str, client: aiohttp.ClientSession) -> None:
+    async with client.get(path) as response:
         assert response.status == 203  # the upstream's
 
 
@@ -142,6 +143,8 @@ async def test_a_drain_lets_streams_finish_and_sends_latecomers_elsewhere(
             assert (refused.status, refused.headers["x-coral-elsewhere"]) == (503, "1")
             assert refused.headers["retry-after"] == "1"
             assert told(await refused.read()) == "this instance is draining; send the request elsewhere"
+    async with client.get("/metrics") as figures:  # what finishes now counts, too
+        assert figures.status == 203
     assert not draining.done()
     await upstream.chunks.put(b"data: [DONE]\n\n")
     await upstream.chunks.put(None)
