@@ -9,6 +9,8 @@ from agents.ledger import Gone, Observation, RankKey, Ready
 
 log = logging.getLogger(__name__)
 
+AGAIN_S = 1.0
+"""Wait before a request that failed is made again."""
 REQUEST_S = 5.0
 """How long an agent that lets go waits for what it asked of its engines to be passed on."""
 
@@ -60,13 +62,13 @@ class EngineRoom:
         return True
 
     def drain(self, key: RankKey) -> None:
-        self._ask(key, self._engines[key].drain())
+        self._ask(key, self._engines[key].drain)
 
     def stop(self, key: RankKey) -> None:
-        self._ask(key, self._engines[key].stop())
+        self._ask(key, self._engines[key].stop)
 
     def may_pull(self, key: RankKey) -> None:
-        self._ask(key, self._engines[key].may_pull())
+        self._ask(key, self._engines[key].may_pull)
 
     async def emptied(self) -> None:
         """Wait until all are gone."""
@@ -93,7 +95,7 @@ class EngineRoom:
             end = End(str(error), error.refusal)
         except Exception as error:
             log.warning("%s failed", key, exc_info=error)
-            self._ask(key, engine.stop())
+            self._ask(key, engine.stop)
             end = End(f"{type(error).__name__}: {error}")
         del self._engines[key]
         self._tell(Gone(key, end.reason, end.refusal))
@@ -119,14 +121,18 @@ class EngineRoom:
                 log.exception("%s could not be taken in", event)
                 self.broken = error
 
-    def _ask(self, key: RankKey, request: Coroutine[None, None, None]) -> None:
-        """Have a request done. If it fails, the drain deadline comes all the same."""
+    def _ask(self, key: RankKey, request: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Have a request done: what fails, on a full disk say, is asked again for as long as it may help."""
 
         async def asked() -> None:
-            try:
-                await request
-            except Exception:
-                log.exception("%s did not take a request", key)
+            while True:
+                try:
+                    return await request()
+                except Exception:
+                    log.exception("%s did not take a request", key)
+                await asyncio.sleep(AGAIN_S)
+                if key not in self._engines:
+                    return None
 
         _into(self._requests, asked())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agents import engine_room
 from agents.engine import End, EngineError, EngineSpec, Up
 from agents.identity import NodeIdentity
 from agents.ledger import Attempt as AttemptKey
@@ -54,6 +55,12 @@ class Bench:
                 self.node.changed.clear()
                 await self.node.changed.wait()
         return self.stages()
+
+
+async def turns() -> None:
+    """Let everything happen that waits for nothing but its turn."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -162,6 +169,25 @@ async def test_an_engine_that_breaks_its_word_is_stopped_too(tmp_path: Path) -> 
     await asyncio.wait_for(stopped.wait(), HANG_S)
 
 
+async def test_a_request_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_room, "AGAIN_S", 0.0)
+    failures = [OSError(28, "No space left on device")] * 3
+
+    class Full(SimulatedEngine):
+        async def drain(self) -> None:
+            if failures:
+                raise failures.pop()
+            await super().drain()
+
+    bench = Bench(tmp_path / "state", Full)
+    await bench.node.begin()
+    bench.node.accept(plan(1, instance("i1")))
+    await bench.until("ready")
+    bench.node.accept(plan(2, instance("i1", role="draining")))
+    await bench.until("drained")
+    assert not failures
+
+
 async def test_a_pull_slot_reaches_what_is_starting(tmp_path: Path) -> None:
     granted: list[RankKey] = []
 
@@ -176,14 +202,14 @@ async def test_a_pull_slot_reaches_what_is_starting(tmp_path: Path) -> None:
     await bench.node.begin()
     bench.node.accept(plan(1, instance("i1")))
     bench.node.accept(plan(2, instance("i1")).model_copy(update={"pulls": ("c2",)}))
-    await asyncio.sleep(0.01)
+    await turns()
     assert granted == [], "the slot is the neighbour's"
     bench.node.accept(plan(3, instance("i1")).model_copy(update={"pulls": ("c1",)}))
-    await asyncio.sleep(0.01)
+    await turns()
     assert set(granted) == {RankKey("i1", 1, 0, 0)}
     both = (instance("i1"), instance("i2", rank(device=1)))
     bench.node.accept(plan(4, *both).model_copy(update={"pulls": ("c1",)}))
-    await asyncio.sleep(0.01)
+    await turns()
     assert set(granted) == {RankKey("i1", 1, 0, 0), RankKey("i2", 1, 0, 0)}
     await bench.node.let_go()
 
