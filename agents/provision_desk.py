@@ -6,7 +6,7 @@ on. Before any plan was heard nothing is created or given back.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from agents.bus import Bus, continued
 from agents.provision import Place, Provisioner, Refused, Unanswered, place_of
 from agents.provision_claims import (
     Absences,
+    Action,
     Answers,
     Create,
     Grant,
@@ -88,8 +89,7 @@ class Desk:
             self._collect()
             await self._report_losses()
             if plan is not None:
-                with continued("provision.reconcile", headers or []):
-                    await self._reconcile(plan)
+                await self._reconcile(plan, headers or [])
             await self._offer()
         except Unanswered as error:
             self._away_ms = min(max(2 * self._away_ms, self._pace.away_ms), self._pace.away_limit_ms)
@@ -106,7 +106,7 @@ class Desk:
         await asyncio.gather(*self._work.values(), return_exceptions=True)
 
     # --- the plan ----------------------------------------------------------------------------------
-    async def _reconcile(self, plan: Plan) -> None:
+    async def _reconcile(self, plan: Plan, headers: Headers) -> None:
         if plan.fleet != self._provisioner.fleet:
             mine = self._provisioner.fleet
             log.error("plan %s is fleet %s's, expected %s's: left alone", plan.id, plan.fleet, mine)
@@ -117,26 +117,31 @@ class Desk:
         wanted = [claim for claim in plan.claims if place_of(claim) in places]
         over = self._absences.over(held)
         actions = reconcile(wanted, held, self._said, busy=self._work.keys(), over=over)
+        if actions:
+            with continued("provision.reconcile", headers):
+                await self._perform(actions)
+        self._said.keep({claim.id for claim in plan.claims} | self._work.keys())
+
+    async def _perform(self, actions: Sequence[Action]) -> None:
         await self._begin({a.claim: self._release(a) for a in actions if isinstance(a, Release)})
         for action in actions:
             if isinstance(action, Grant):
                 await self._grant(action.claim, action.node)
             elif isinstance(action, Miss):
                 await self._lost(action.claim, action.node, "not held by its provisioner")
-        await self._create_all(action.claim for action in actions if isinstance(action, Create))
-        self._said.keep({claim.id for claim in plan.claims} | self._work.keys())
+        await self._create_all([action.claim for action in actions if isinstance(action, Create)])
 
-    async def _create_all(self, claims: Iterable[Claim]) -> None:
-        begun: dict[str, Coroutine[Any, Any, None]] = {}
-        room = self._pace.creations - len(self._creating)
+    async def _create_all(self, claims: Sequence[Claim]) -> None:
+        now_ms, asked = self._now_ms(), []
         for claim in claims:
-            no = self._refusals.standing(place_of(claim), self._now_ms())
-            if no is not None:
+            no = self._refusals.standing(place_of(claim), now_ms)
+            if no is None:
+                asked.append(claim)
+            else:
                 await self._refuse(claim.id, no)
-            elif len(begun) < room:  # the others' turn comes with a later round
-                begun[claim.id] = self._create(claim)
-        self._creating |= begun.keys()
-        await self._begin(begun)
+        begun = asked[: max(0, self._pace.creations - len(self._creating))]  # the others' turn comes
+        self._creating |= {claim.id for claim in begun}
+        await self._begin({claim.id: self._create(claim) for claim in begun})
 
     # --- work that may take long -------------------------------------------------------------------
     async def _begin(self, work: Mapping[str, Coroutine[Any, Any, None]]) -> None:
