@@ -31,10 +31,10 @@ class _Open:
     answer: Answer | None = None
 
     def cut(self, why: str) -> None:
-        if self.answer is None:
-            self.patience.reschedule(0.0)
-        else:
+        if self.answer is not None:
             self.answer.break_off(why)
+        elif not self.patience.expired():
+            self.patience.reschedule(0.0)
 
 
 class Door:

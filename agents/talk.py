@@ -64,7 +64,7 @@ class Word(Frozen):
     """Rises with every word of its speaker."""
     heard: Count = 0
     """Number of the newest word of the one it is said to."""
-    facts: dict[str, Annotated[str, Field(max_length=1000)]] | None = None
+    facts: dict[str, Annotated[str, Field(max_length=10_000)]] | None = None
     """What must be the same everywhere; None while the speaker is not ready to launch."""
     master_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """The head's: go."""

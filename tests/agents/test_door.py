@@ -196,6 +196,15 @@ async def test_a_cut_ends_every_open_request_with_an_error(
     await within(upstream.gone.wait(), SOON_S)
 
 
+async def test_a_cut_may_come_again(client: aiohttp.ClientSession, upstream: Upstream, door: Door) -> None:
+    unanswered = post(client, "/v1/slow")
+    await until(lambda: upstream.seen)
+    while door.in_flight:
+        door.cut("worker 77 is gone")
+        await asyncio.sleep(0)
+    assert (await within(unanswered)).status == 502
+
+
 async def test_a_cut_adds_nothing_to_a_whole_answer(
     client: aiohttp.ClientSession, upstream: Upstream, door: Door
 ) -> None:
