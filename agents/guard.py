@@ -40,7 +40,7 @@ from agents.vllm import facts, launch
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-SECOND_S = 0.5
+SECOND_S = 1.0
 """How long a better reason may take to come."""
 FLUSH_S = 1.0
 """How long requests that were cut may take to tell their clients."""

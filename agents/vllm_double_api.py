@@ -128,6 +128,7 @@ class Api:
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
                 web.get("/v1/models", self._models),
+                web.post("/tokenize", self._tokenize),
                 web.post("/v1/completions", self._completion),
                 web.post("/v1/chat/completions", self._chat),
             ]
@@ -161,6 +162,9 @@ class Api:
             f"vllm:request_success_total{finished} {float(self._counters['finished'])}",
         ]
         return web.Response(text="\n".join(lines) + "\n")
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        return web.json_response({"tokens": _ids((await request.json())["prompt"])})
 
     # --- development mode ------------------------------------------------------------------------------
     async def _collective_rpc(self, request: web.Request) -> web.Response:
