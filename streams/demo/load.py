@@ -31,7 +31,7 @@ QUESTIONS = (
 
 
 class Crowd(Frozen):
-    """From `at_s` on, `per_s` requests a second."""
+    """From `at_s` on, `per_s` requests a second. Seconds count from the first answer: starts take a while."""
 
     at_s: Rate
     per_s: Rate
@@ -47,7 +47,7 @@ class LoadPlan(Frozen):
     """An answer that takes longer is an error: nothing may hang."""
 
     def per_s(self, passed_s: float) -> float:
-        """Requests a second at this time."""
+        """Requests a second so long after the first answer."""
         return next((c.per_s for c in reversed(self.crowds) if c.at_s <= passed_s), 0.0)
 
 
@@ -62,6 +62,19 @@ class Tally:
     tokens: int = 0
     last_words: str = ""
     """The end of the newest answer, so that one sees that they are answers."""
+    began_s: float | None = None
+    """When the first answer was whole, by `time.monotonic`."""
+
+    def serve(self, words: str, tokens: int) -> None:
+        self.served += 1
+        self.tokens += tokens
+        self.last_words = words.strip()[-60:]
+        self.began_s = self.began_s or time.monotonic()
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the first answer."""
+        return 0.0 if self.began_s is None else time.monotonic() - self.began_s
 
     def fail(self, why: str) -> None:
         self.errors[why] = self.errors.get(why, 0) + 1
@@ -80,9 +93,9 @@ async def run_load(plan: LoadPlan, base_url: str, tally: Tally, stop: asyncio.Ev
     timeout = aiohttp.ClientTimeout(total=plan.timeout_s)
     async with aiohttp.ClientSession(base_url, timeout=timeout) as session, asyncio.TaskGroup() as asking:
         await _until_it_listens(session, stop)
-        chance, began, number = random.Random(0), time.monotonic(), 0
+        chance, number = random.Random(0), 0
         while not stop.is_set():
-            per_s = plan.per_s(time.monotonic() - began)
+            per_s = plan.per_s(tally.passed_s)
             pause_s = chance.expovariate(per_s) if per_s > 0 else LOOK_S
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), min(pause_s, LOOK_S))
@@ -130,9 +143,7 @@ async def _read(response: aiohttp.ClientResponse, tally: Tally) -> None:
     async for line in response.content:
         data = line.removeprefix(b"data: ").strip()
         if data == b"[DONE]":
-            tally.served += 1
-            tally.tokens += tokens
-            tally.last_words = words.strip()[-60:]
+            tally.serve(words, tokens)
             return
         for chunk in _chunks(data):
             if "error" in chunk:

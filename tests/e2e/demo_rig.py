@@ -42,13 +42,13 @@ class Demo:
     def until_it_has_its_folder(self) -> None:
         self.until((self.state_dir / "demo").exists, "its folder")
 
-    def until_it_serves(self) -> None:
-        self.until(lambda: " serving" in self._err.read_text(), "a plan that serves")
+    def until_it_serves(self, hang_s: float = HANG_S) -> None:
+        self.until(lambda: " serving" in self._err.read_text(), "a plan that serves", hang_s)
 
     def until_it_has_local_nodes(self) -> None:
         self.until(lambda: local_nodes(self.state_dir), "a node of the local cloud")
 
-    def until(self, seen: Callable[[], object], what: str) -> None:
+    def until(self, seen: Callable[[], object], what: str, hang_s: float = HANG_S) -> None:
         """Look on until `seen` holds, as long as the demo runs."""
 
         def still_seen() -> object:
@@ -56,7 +56,7 @@ class Demo:
             assert self.process.poll() is None, self._err.read_text()
             return seen()
 
-        until(still_seen, what)
+        until(still_seen, what, hang_s)
 
     def let_run(self, seconds: float) -> None:
         """Let it go on for so long."""
