@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agents.engine import EngineError
 from agents.files import write_atomically
-from agents.revisions import OURS, Note, Notes, files_of, noted, read_notes, sha256_of, write_notes
+from agents.revisions import OURS, Note, Notes, files_of, noted, read_notes, write_notes
 
 Tell = Callable[[str], None]
 
@@ -188,7 +188,7 @@ def _culprit(source: Path, copied: Notes, revision: str) -> str:
         if theirs is None:
             return f"{source / name} is missing"
         if ours.sha256 != theirs.sha256:
-            return f"{source / name} has digest {sha256_of(source / name)[:16]}, expected {ours.sha256[:16]}"
+            return f"{source / name} has digest {theirs.sha256[:16]}, expected {ours.sha256[:16]}"
     return str(source)
 
 
