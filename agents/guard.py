@@ -247,6 +247,7 @@ class Guard:
 async def _guard(folder: Folder) -> None:
     spec = folder.read_spec()
     await Guard(folder, spec, device_holders(spec.node)).live()
+    os._exit(0)  # a thread may still hash weights that nobody wants any more
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from agents.processes import started
 
 log = logging.getLogger(__name__)
 
-MIRROR_S = 0.2
+MIRROR_S = 0.25
 """Between two looks at the order, and between two statuses: what changes faster is not told each time."""
 TOUCH_S = 1.0
 

@@ -157,13 +157,16 @@ class GuardedEngine:
         self._gone.set_result(end)
 
     def _look(self, folder: Folder, pulse: "_Pulse") -> End | None:
-        """How it ended, if it has; what is still there then is not the guard's to clear any more."""
+        """How it ended, if it has. Unless that is the guard's last word, something may be left of it."""
         now_s = time.monotonic()
         dead = not (folder.locked() or (self._guard is not None and processes.lives(self._guard)))
         self._reflect(folder.read_status())  # after that question: the last word comes before the end
+        silent = pulse.silent(folder.touched_ns(), now_s)
+        if self._last_word is not None:
+            return self._last_word if dead or silent else None
         if dead:
-            return self._last_word or End(f"its guard died{_fault(folder)}")
-        if pulse.silent(folder.touched_ns(), now_s):
+            return End(f"its guard died{_fault(folder)}")
+        if silent:
             return End(f"its guard was silent for {SILENT_S:g} s")
         if self._stop_by_s is not None and now_s > self._stop_by_s:
             return End(f"its guard did not end it within {STOP_S:g} s")
