@@ -41,9 +41,7 @@ def advance(state: State, policy: CorePolicy) -> None:
             _enter(state, policy, instance, occupied)
         elif instance.wanted and instance.ready and instance.role == "starting":
             instance.take("serving", state.now_ms)
-    for instance in _all(state):
-        if not instance.wanted and instance.role in ("starting", "serving") and _may_drain(state, instance):
-            instance.take("draining", state.now_ms)
+    _drain_victims(state)
     _release_claims(state)
     pulls.advance(state, policy)
     used = {i.template_id for i in state.instances.values()} | {w.template_id for w in state.wishes}
@@ -109,32 +107,34 @@ def _is_closed(state: State, held: ClaimState) -> bool:
     return node is not None and (is_going(node) or refusals.refuses(state, node.report.node))
 
 
-def _may_drain(state: State, victim: InstanceState) -> bool:
-    """Law 2; one that is not ready yet serves nobody, and is cancelled."""
-    if not victim.ready:
-        return True
-    heirs = [i for i in state.instances.values() if i.wanted and i.service == victim.service]
-    if all(heir.role == "serving" and heir.ready for heir in heirs):
-        return True
+def _drain_victims(state: State) -> None:
+    """Law 2; a victim that is not ready yet serves nobody, and is cancelled."""
+    victims = [i for i in _all(state) if not i.wanted and i.role in ("starting", "serving")]
+    heirs = [i for i in state.instances.values() if i.wanted] if victims else []
+    unfinished = {heir.service for heir in heirs if heir.role != "serving" or not heir.ready}
+    starting = {heir.service for heir in heirs if heir.role == "starting"}
+    left = []
+    for victim in victims:
+        if not victim.ready or victim.service not in unfinished:
+            victim.take("draining", state.now_ms)
+        elif victim.service not in starting:
+            left.append(victim)
+    makes_room = _in_the_way(state, left) if left else None
+    if makes_room is not None:
+        makes_room.take("draining", state.now_ms)
+
+
+def _in_the_way(state: State, victims: list[InstanceState]) -> InstanceState | None:
+    """The victim whose node the first new instance that waits for one needs, unless one drains already."""
     waiting = [i for i in state.instances.values() if i.wanted and i.role is None]
-    # The first that waits for a victim's node; the next one's turn comes when it serves.
-    first = next((i for i in waiting if any(_serves(state, claim) for claim in i.claims)), None)
-    under_way = any(heir.role == "starting" for heir in heirs) or _makes_room(state, waiting)
-    return first is not None and not victim.claims.isdisjoint(first.claims) and not under_way
-
-
-def _serves(state: State, claim: str) -> bool:
-    return any(i.role == "serving" and not i.wanted for i in users(state, claim))
-
-
-def _makes_room(state: State, waiting: list[InstanceState]) -> bool:
-    """Whether victims are draining already for one that waits for their nodes."""
-    return any(
-        i.role == "draining" and i.failed is None
-        for w in waiting
-        for claim in w.claims
-        for i in users(state, claim)
-    )
+    ending = [i for i in state.instances.values() if i.role == "draining" and i.failed is None]
+    if {claim for i in waiting for claim in i.claims} & {claim for i in ending for claim in i.claims}:
+        return None
+    serving = [i for i in state.instances.values() if i.role == "serving" and not i.wanted]
+    served = {claim for i in serving for claim in i.claims}
+    # The next one's turn comes when the first one serves.
+    first = next((i for i in waiting if i.claims & served), None)
+    return next((v for v in victims if first is not None and v.claims & first.claims), None)
 
 
 def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
