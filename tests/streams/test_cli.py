@@ -267,3 +267,36 @@ def test_the_doctor_names_what_is_missing_and_says_so_by_its_exit_code() -> None
     lines = said.stdout.splitlines()
     assert any(line.startswith("bad   vllm ") and "node.vllm is not set" in line for line in lines)
     assert any(line.startswith("ok    address ") for line in lines)
+
+
+# --- routers -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("router", "--name", "a/b"), "'a/b'"),
+        (("router", "--model", "m"), "--model: 'm', expected none without --sync-to"),
+        (("router", "--slo-class", "c"), "--slo-class: 'c', expected none without --sync-to"),
+        (("router", "--sync-to", "f", "--port", "1"), "--port: 1, expected none with --sync-to"),
+        (("router", "--sync-to", "f", "--prefer-region", "r"), "--prefer-region: 'r', expected none with"),
+        (("router", "--sync-to", "f"), "--model: missing, expected one of gpt-oss-120b, "),
+        (("router", "--sync-to", "f", "--model", "m"), "--model: 'm' is not served, expected one of"),
+        (
+            ("router", "--sync-to", "f", "--model", "phi-4-14b", "--slo-class", "x"),
+            "--slo-class: 'x' is no class of phi-4-14b",
+        ),
+        (("scrape", "h:1"), "--slo-class: None, expected with URLs and only with them"),
+        (("scrape", "--slo-class", "c"), "--slo-class: 'c', expected with URLs and only with them"),
+        (("scrape", "--name", ".."), "'..'"),
+    ],
+)
+def test_a_router_that_cannot_be_is_refused(command: tuple[str, ...], said: str) -> None:
+    assert said in refused(*command)
+
+
+def test_a_router_needs_an_address_of_this_machine() -> None:
+    assert "192.0.2.1" in refused("router", "--port", "0", env={"CORAL_ROUTER__HOST": "192.0.2.1"})
+
+
+def test_a_router_serves_what_the_catalog_has() -> None:
+    line = refused("router", env={"CORAL_CONTROL__SERVE": '{"nosuch": ["interactive"]}'})
+    assert line == "coral: control.serve: nosuch/interactive is not in the catalog\n"
