@@ -22,6 +22,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("drain"), st.integers(0, 9)),
         st.tuples(st.just("refuse"), st.integers(0, 1)),
         st.tuples(st.just("decline"), st.integers(0, 3)),
+        st.tuples(st.just("decline one"), st.integers(0, 9)),
         st.tuples(st.just("upgrade"), st.integers(0, 9)),
         st.tuples(st.just("pull"), st.integers(0, 20)),
         st.tuples(st.just("lead"), st.integers(0, 1)),
@@ -36,6 +37,10 @@ SLOTS = 2
 REFUSALS: list[Refusal | None] = [None, "unknown_model", "port_taken", "engine_version"]
 
 
+def is_static(world: World, name: str) -> bool:
+    return world.nodes[name].claim is None
+
+
 def act(world: World, action: str, number: int) -> None:  # noqa: C901, PLR0912  one flat table
     names = sorted(set(world.nodes) - world.dead)
     name = names[number % len(names)] if names else None
@@ -47,10 +52,10 @@ def act(world: World, action: str, number: int) -> None:  # noqa: C901, PLR0912 
             world.stock(EAST)
         case "price":
             world.offer(WEST, number / 3, 8)
-        case "preempt" if name is not None:
+        case "preempt" if name is not None and not is_static(world, name):
             world._release(name)
             world.say(NodeGone(node=name, reason="preempted"))
-        case "silence" if name is not None:
+        case "silence" if name is not None and not is_static(world, name):
             world.dead.add(name)
             world.say(NodeSilent(partition=0, node=name, last_heard_ms=world.now_ms))
         case "fail" if name is not None and world.nodes[name].stages:
@@ -62,6 +67,8 @@ def act(world: World, action: str, number: int) -> None:  # noqa: C901, PLR0912 
             world.refuse = bool(number)
         case "decline":
             world.refuses = lambda node, _model: REFUSALS[number] if node.pool == EAST else None
+        case "decline one" if name is not None:
+            world.refuses = lambda node, _model: "port_taken" if node.node == name else None
         case "upgrade":
             world.engine = f"v{number % 2}"
             if name is not None:
@@ -96,13 +103,18 @@ def check_plans(world: World) -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@example(actions=[("demand", 1), ("demand", 0), ("preempt", 0)], nodes=("1xL4", "1xL4"))
-@given(actions=ACTIONS, nodes=st.sampled_from([("1xL4",), ("1xL4", "1xL4")]))
+@example(actions=[("demand", 1), ("demand", 0), ("preempt", 0)], nodes=("1xL4", "1xL4"), static=[])
+@given(
+    actions=ACTIONS,
+    nodes=st.sampled_from([("1xL4",), ("1xL4", "1xL4")]),
+    static=st.lists(st.sampled_from(["v0", "v1"]), max_size=4),
+)
 def test_any_history_leaves_a_fleet_that_serves(
-    actions: list[tuple[str, int]], nodes: tuple[str, ...]
+    actions: list[tuple[str, int]], nodes: tuple[str, ...], static: list[str]
 ) -> None:
     given = policy(pull_slots=SLOTS, unfit_ms=30_000)
     world = World(given, solver=lambda problem: greedy(problem, nodes=nodes))
+    world.static(EAST, 1.0, *static)
     world.offer(EAST, 1.0, 4)
     world.offer(WEST, 2.0, 8)
     for action, number in actions:
@@ -113,6 +125,8 @@ def test_any_history_leaves_a_fleet_that_serves(
     for name in sorted(world.dead & set(world.nodes)):
         world.say(NodeGone(node=name, reason="terminated"))
         world._release(name)
+    for name in sorted(world.nodes):
+        world.say(OperatorRequested(kind="undrain", node=name, by="test"))
     world.offer(EAST, 1.0, 40)
     world.wait(
         max(0, *(refused.until_ms - world.now_ms for refused in world.state.refused_models.values()), 0)

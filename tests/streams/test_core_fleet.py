@@ -167,3 +167,21 @@ def test_an_operator_drains_a_node() -> None:
     assert world.targets == ["first", "operator"]
     assert world.serving() == 2
     assert name not in {c.node for c in world.plans[-1].claims}
+
+
+def test_a_drained_node_is_not_handed_out_again_until_it_is_undrained() -> None:
+    world = World(policy())
+    first, second, third = world.static(EAST, 1.0, "v1", "v1", "v1")
+    world.demand(1.0, windows=2)
+    world.say(OperatorRequested(kind="drain", node=first, by="ops"))
+    world.demand(1.0, windows=3)
+    assert {i.role for i in world.plans[-1].instances} == {"serving"}
+    assert {c.node for c in world.plans[-1].claims} == {first, second}, "kept, so that nobody is given it"
+    world.demand(2.0, windows=3)
+    serving = {world.plans[-1].claim(c).node for i in world.plans[-1].instances for c in i.claims}
+    assert serving == {second, third}
+    world.demand(3.0, windows=2)
+    assert world.serving() == 2
+    world.say(OperatorRequested(kind="undrain", node=first, by="ops"))
+    world.demand(3.0, windows=3)
+    assert world.serving() == 3
