@@ -66,7 +66,7 @@ def reference_make(
     from agents import inventory
     from agents.engine import EngineError
     from agents.reference_make import make
-    from streams.commands.engines import engine_of
+    from streams.commands.engines_vllm import engine_of
 
     settings: Settings = context.obj
     with shared.bad_input():

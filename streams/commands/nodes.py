@@ -41,7 +41,7 @@ def node(
     from agents import node as agent
     from agents.state_dir import StateError
     from schemas.problems import Pool
-    from streams.commands.engines import Place, simulated_node, vllm_node
+    from streams.commands.engines import Place, simulated_node
 
     settings: Settings = context.obj
     shared.trace()
@@ -50,6 +50,8 @@ def node(
             pool = Pool.model_validate({"cloud": cloud, "region": region, "zone": zone, "market": market})
             place = Place(name, pool, configuration, claim)
             if (engine or settings.node.engine) == "vllm":
+                from streams.commands.engines_vllm import vllm_node
+
                 fitted = vllm_node(settings, place)
             else:
                 fitted = simulated_node(settings, place, time_scale)
