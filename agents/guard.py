@@ -192,7 +192,7 @@ class Guard:
                 self._door.cut("the drain deadline has passed")
         self._engine.terminate()
         exit_s = pace.head_exit_s if self._rank.head else pace.rank_exit_s
-        await unless(within(self._engine.exited(), exit_s), self._alarms(circle, ending=True))
+        await unless(within(self._engine.exited(), exit_s), self._calls())
         if self._rank.head:
             await circle.end_others()
 
@@ -220,16 +220,20 @@ class Guard:
             except EngineError as error:
                 log.warning("after the end: %s", error)
 
-    def _alarms(self, circle: Circle, *, ending: bool = False) -> list[Alarm]:
-        """What ends the instance out of turn; once its end was told, the engine's processes may go."""
-        alarms: list[Alarm] = [ordered(self._mirror.stop), circle.broken(), signalled(self._signal)]
-        if self._engine is not None and not ending:
+    def _alarms(self, circle: Circle) -> list[Alarm]:
+        """What ends the instance out of turn."""
+        alarms = [*self._calls(), circle.broken()]
+        if self._engine is not None:
             alarms.append(self._engine.lost())
-        if self._probe is not None and self._door is not None and not ending:
+        if self._probe is not None and self._door is not None:
             alarms.append(self._stuck(self._probe))
         if self._mirror.status.state == "starting":  # what is not up yet has nothing to drain
             alarms.append(ordered(self._mirror.drain))
         return alarms
+
+    def _calls(self) -> list[Alarm]:
+        """All that may still disturb an engine that was told to end: processes and ranks may go now."""
+        return [ordered(self._mirror.stop), signalled(self._signal)]
 
     async def _stuck(self, probe: Probe) -> str:
         why = await probe.stuck(self._spec.node.stuck_after_s)
