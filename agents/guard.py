@@ -27,7 +27,7 @@ from agents import reference
 from agents.door import Door
 from agents.engine import End, EngineError, Progress
 from agents.guard_alarms import Alarm, StoppedError, on_signals, ordered, signalled, unless, until, within
-from agents.guard_engine import EngineProcesses
+from agents.guard_engine import EngineProcesses, refusal_of
 from agents.guard_files import Folder, GuardSpec
 from agents.guard_keys import free_port, port_is_free, read_keys
 from agents.guard_mirror import Mirror
@@ -224,7 +224,7 @@ class Guard:
         """What ends the instance out of turn."""
         alarms = [*self._calls(), circle.broken()]
         if self._engine is not None:
-            alarms.append(self._engine.lost())
+            alarms.append(self._lost(self._engine))
         if self._probe is not None and self._door is not None:
             alarms.append(self._stuck(self._probe))
         if self._mirror.status.state == "starting":  # what is not up yet has nothing to drain
@@ -234,6 +234,12 @@ class Guard:
     def _calls(self) -> list[Alarm]:
         """All that may still disturb an engine that was told to end: processes and ranks may go now."""
         return [ordered(self._mirror.stop), signalled(self._signal)]
+
+    async def _lost(self, engine: EngineProcesses) -> str:
+        why = await engine.lost()
+        if self._mirror.status.state == "starting" and (refusal := refusal_of(why)):
+            raise EngineError(why, refusal)
+        return why
 
     async def _stuck(self, probe: Probe) -> str:
         why = await probe.stuck(self._spec.node.stuck_after_s)

@@ -21,6 +21,7 @@ import psutil
 from agents import processes, watcher
 from agents.guard_files import TAG
 from agents.vllm import Launch
+from schemas.events import Refusal
 
 POLL_S = 0.2
 LOOK_S = 1.0
@@ -33,18 +34,31 @@ END_S = 15.0
 """How long the watcher may take to end all; processes in the kernel (a device that hangs) take long."""
 _TAIL = 65_536
 _FAULT = re.compile(r"\b(\w+(?:\.\w+)*(?:Error|Exception|Interrupt)\b(?::.*)?)$")
+_HOLLOW = re.compile(r"(Engine core|WorkerProc) initialization failed")
+"""Of what vLLM's processes say of each other: the cause stands above."""
+_MEMORY = re.compile(
+    r"out of memory|No available memory for the cache|larger than the available KV cache memory"
+    r"|less than desired \w+ memory utilization",
+    re.IGNORECASE,
+)
 MAX_FAULT = 300
 """Characters."""
 
 
+# --- what a log says -----------------------------------------------------------------------------------
 def last_fault(log: str) -> str | None:
-    """The last line of a log that names an exception, from the exception on."""
-    for line in reversed(log.splitlines()):
-        if found := _FAULT.search(line.strip()):
-            return found[1][:MAX_FAULT]
-    return None
+    """The last line of a log that names an exception and its cause, from the exception on."""
+    found = [match[1][:MAX_FAULT] for line in log.splitlines() if (match := _FAULT.search(line.strip()))]
+    causes = [fault for fault in found if not _HOLLOW.search(fault)]
+    return (causes or found or [None])[-1]
 
 
+def refusal_of(fault: str) -> Refusal | None:
+    """Whether an engine that did not come up could not for want of memory: no other try would help."""
+    return "memory" if _MEMORY.search(fault) else None
+
+
+# --- its processes -------------------------------------------------------------------------------------
 class EngineProcesses:
     """One engine; made by `start`. All that it forks has `tag` in its environment."""
 
@@ -130,14 +144,16 @@ class EngineProcesses:
         return gone
 
     def _look(self) -> None:
-        """See which processes there are, and what shared memory they use."""
+        """See what processes and shared memory there are. In a thread: it replaces, and changes nothing."""
         family = watcher.descendants(self._watcher.pid)
-        self._segments |= watcher.segments(family)
+        self._segments = self._segments | watcher.segments(family)
+        titled = {}
         for pid in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(pid)
                 if (title := " ".join(process.cmdline()[:1])).startswith(TITLE):
-                    self._vital.setdefault(process, title.split()[0])
+                    titled[process] = title.split()[0]
+        self._vital = {**self._vital, **titled}
 
     def _last_fault(self) -> str | None:
         with self._log.open("rb") as log:

@@ -137,6 +137,11 @@ class GuardedEngine:
     def _follow(self, folder: Folder) -> None:
         self._folder = folder
         self._following = asyncio.create_task(self._until_gone(folder))
+        self._following.add_done_callback(self._followed)
+
+    def _followed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._gone.set_exception(error)  # a mistake of ours must not read as an engine that lives
 
     def _wish(self, **wish: bool) -> None:
         order = self._order.model_copy(update=wish)

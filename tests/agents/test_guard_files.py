@@ -7,7 +7,7 @@ import pytest
 
 from agents.engine import EngineError
 from agents.guard_alarms import StoppedError, unless
-from agents.guard_engine import last_fault
+from agents.guard_engine import last_fault, refusal_of
 from agents.guard_files import Folder, GuardSpec, Order, Status
 from agents.guarded import BIRTH_S, KEPT_FOLDERS, SILENT_S, _Pulse, sweep
 from agents.ledger import RankKey
@@ -94,12 +94,34 @@ def test_a_sweep_keeps_the_newest_folders_of_the_ended(tmp_path: Path) -> None:
         ("INFO started\n", None),
         ("x\nValueError: no kernels\nINFO bye\n", "ValueError: no kernels"),
         ("(Worker pid=1) ERROR torch.OutOfMemoryError: 80 GB\n", "torch.OutOfMemoryError: 80 GB"),
-        ("KeyError: 'a'\nRuntimeError: Engine core failed.\n", "RuntimeError: Engine core failed."),
+        ("KeyError: 'a'\nRuntimeError: the end.\n", "RuntimeError: the end."),
+        ("ValueError: no\nRuntimeError: Engine core initialization failed. See\n", "ValueError: no"),
+        (
+            "RuntimeError: Engine core initialization failed.\n",
+            "RuntimeError: Engine core initialization failed.",
+        ),
         ("no error here, only ErrorLess words\n", None),
     ],
 )
 def test_the_last_fault_of_a_log(log: str, fault: str | None) -> None:
     assert last_fault(log) == fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "refusal"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "memory"),
+        ("ValueError: No available memory for the cache blocks. Try", "memory"),
+        (
+            "ValueError: ... KV cache is needed, which is larger than the available KV cache memory (1",
+            "memory",
+        ),
+        ("ValueError: Free memory on device (1/2 GiB) is less than desired GPU memory utilization", "memory"),
+        ("RuntimeError: NCCL error", None),
+    ],
+)
+def test_an_engine_without_enough_memory_is_a_refusal(fault: str, refusal: str | None) -> None:
+    assert refusal_of(fault) == refusal
 
 
 def test_a_guard_is_silent_once_it_stops_touching_its_lock() -> None:
