@@ -1,6 +1,7 @@
 """Hosts for the tests of guards: a state folder, keys, ports and the double of vLLM, all on this machine."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from agents import processes, watcher
 from agents.engine import EngineSpec, Up
 from agents.guard_files import TAG, Folder, Pace, Weights
 from agents.guard_keys import KEYS, guard_port, keys
-from agents.guarded import GuardedEngine, Guards
+from agents.guarded import GuardedEngine, Guards, end_ranks
 from agents.ledger import RankKey
 from agents.vllm import VllmNode
 from agents.vllm_double import VERSION, write_command
@@ -63,11 +64,14 @@ class Host:
 
     def living(self) -> list[psutil.Process]:
         """All processes of all ranks here, guards included."""
-        return processes.tagged(TAG, lambda tag: tag.startswith(f"{self.guards.folder.resolve()}/"))
+        return processes.tagged(TAG, self._ours)
 
     def end_all(self) -> None:
-        """For teardown: whatever a test that failed left behind."""
-        assert processes.end(TAG, lambda tag: tag.startswith(f"{self.guards.folder.resolve()}/"))
+        """For teardown: whatever a test left behind."""
+        assert end_ranks(self._ours, self.segments)
+
+    def _ours(self, tag: str) -> bool:
+        return tag.startswith(f"{self.guards.folder.resolve()}/")
 
 
 class Running:
@@ -165,9 +169,11 @@ class Stream:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end: all tokens, no error, and the end said."""
-        full = self.tokens == self._ask["max_tokens"] and self.broken is None
-        return full and self.lines[-1] == "data: [DONE]"
+        """Whether it came to its end: no error, and the end said. (vLLM may put two tokens in one event.)"""
+        if self.failed or self.lines[-1:] != ["data: [DONE]"]:
+            return False
+        last = json.loads(self.lines[-2].removeprefix("data: "))
+        return bool(last["choices"][0]["finish_reason"] == "length")
 
     @property
     def failed(self) -> bool:

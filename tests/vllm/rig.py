@@ -16,6 +16,7 @@ from agents import processes, watcher
 from agents.admin import create_topics
 from agents.bus import Bus
 from agents.guard_files import TAG, Folder, Status
+from agents.guarded import sweep
 from agents.ledger import RankKey
 from schemas import codec, topics
 from schemas.events import Heartbeat, StageReport, StageState
@@ -65,7 +66,8 @@ class Fleet:
                 for agent in self.agents.values():
                     agent.kill()
                     agent.wait()
-                await asyncio.to_thread(processes.end, TAG, self._ours)
+                for node in NODES.values():
+                    await sweep(self._guards(node), ())
 
     # --- agents --------------------------------------------------------------------------------------
     def start_agent(self, node: str) -> None:
@@ -179,8 +181,7 @@ class Fleet:
 
     def folder(self, instance: Instance, stage: int) -> Folder:
         node = NODES[instance.stages[stage].ranks[0].claim]
-        guards = self.settings.state_dir / "nodes" / node / "guards"
-        return Folder.of(guards, RankKey(instance.id, instance.attempt, stage, 0))
+        return Folder.of(self._guards(node), RankKey(instance.id, instance.attempt, stage, 0))
 
     def status(self, instance: Instance, stage: int) -> Status:
         status = self.folder(instance, stage).read_status()
@@ -200,6 +201,9 @@ class Fleet:
         assert self.living(instance) == []
         used = watcher.segments(process.pid for process in self.living())
         assert [path for path in self.segments - used if Path(path).exists()] == []
+
+    def _guards(self, node: str) -> Path:
+        return self.settings.state_dir / "nodes" / node / "guards"
 
     def _ours(self, tag: str) -> bool:
         return tag.startswith(f"{self.settings.state_dir.resolve()}/")
