@@ -1,9 +1,12 @@
 """The AsyncAPI document says what the topic table says, and every reference in it leads somewhere."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from schemas.asyncapi import document
+from schemas.asyncapi import document, text
 from schemas.topics import TOPICS
+
+WRITTEN = Path(__file__).parents[2] / "docs" / "asyncapi.yaml"
 
 
 def references(node: object) -> Iterator[str]:
@@ -37,3 +40,7 @@ def test_every_reference_resolves() -> None:
             assert isinstance(node, dict), reference
             assert step in node, reference
             node = node[step]
+
+
+def test_what_is_written_down_is_up_to_date() -> None:
+    assert WRITTEN.read_text() == text(), "`coral topics asyncapi > docs/asyncapi.yaml` writes it anew"
