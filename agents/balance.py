@@ -2,7 +2,8 @@
 
 Laws:
 - Nothing new goes to an instance that does not serve, that runs and queues `QUEUE` times its batch, or whose
-  breaker is open.
+  breaker is open. If all breakers are open none is: what all instances have in common is likelier our own
+  trouble, and there is nothing to lose.
 - A beginning that was seen before goes where it was sent last while that instance has room: while it has at
   most its share of all requests in flight, by weight, plus up to `ALLOWANCE` of that, the more the larger the
   part of the prompt that is known there; below `IDLE` of its batch it has room in any case. Where the owner
@@ -77,7 +78,7 @@ class Refusal(Enum):
 
     NOTHING = "no instance serves it now"
     FULL = "every instance has as many requests as it may queue"
-    FAILING = "every instance fails or drains"
+    FAILING = "every instance drains, or failed just now"
 
 
 class Group:
@@ -132,7 +133,7 @@ class Group:
         return zip(self.peers, map(int, self._in_flight), map(int, self._failures), strict=True)
 
     def opens_in_s(self, now_s: float) -> float:
-        """How long until the first of the instances that fail or drain is tried again."""
+        """How long until the first of the instances that drain or fail is tried again."""
         shut = self._shut_until[self._serving]
         return max(0.0, float(shut.min()) - now_s) if shut.size else 0.0
 
@@ -166,9 +167,12 @@ class Group:
 
     def _open_to(self, now_s: float, avoid: frozenset[str]) -> Flags | Refusal:
         """Which instances may get a request now."""
-        well = self._serving & (self._shut_until <= now_s)
+        serving = self._serving.copy()
         for key in avoid & self._index.keys():
-            well[self._index[key]] = False
+            serving[self._index[key]] = False
+        well = serving & (self._shut_until <= now_s)
+        if not np.count_nonzero(well):
+            well = serving & (self._failures >= FAILURES)
         open_to: Flags = well & (self._in_flight < self._limit)
         if np.count_nonzero(open_to):
             return open_to

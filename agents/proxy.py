@@ -36,11 +36,18 @@ _NOT_FORWARDED = HOP_BY_HOP | {
     *("host", "content-length", "expect"),  # the next hop's own
     "accept-encoding",  # compressed events would sit in a compressor's buffer
 }
-CONNECT_S = 3.0
+CONNECT_S = 30.0
+"""A guard only. The kernel gives up sooner (below): it does not take a late loop of ours for a dead peer."""
 KEEP_ALIVE_S = 3.0
 """Idle connections are closed sooner than uvicorn's 5 s, so that one seldom dies under a request."""
-_DEAD_PEER = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-"""A machine that vanished without a word ends its connections within 30 s (all but the last in s)."""
+_DEAD_PEER = {
+    "TCP_SYNCNT": 1,  # no answer to a second SYN: 3 s until nobody is there
+    "TCP_KEEPIDLE": 15,  # a machine that vanished without a word ends its connections within 30 s
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 30_000,  # in ms, the others in s
+}
+"""How long the kernel waits for a peer, on Linux."""
 
 
 class Unanswered(Exception):
@@ -117,11 +124,11 @@ class Passed:
 
 
 # --- both ends -------------------------------------------------------------------------------------
-def new_session(*, connect_s: float = CONNECT_S) -> aiohttp.ClientSession:
+def new_session() -> aiohttp.ClientSession:
     """A client for any number of upstreams: no cookies, and no limit but on the time to connect."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_socket),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),

@@ -256,16 +256,29 @@ def test_three_failures_open_a_breaker_and_a_trial_closes_it() -> None:
 
 
 def test_a_trial_that_its_client_gave_up_lets_another_try() -> None:
-    here = group(peer("a"))
+    here = group(peer("a"), peer("b"))
     for _ in range(3):
         here.failed(here.peers[0], 0.0)
-    assert here.pick(NEW, 0.5) is Refusal.FAILING
-    assert here.opens_in_s(0.5) == 0.5
-    trial = send(here, now_s=2.0)
-    assert here.pick(NEW, 2.0) is Refusal.FAILING
+    trial = next(p for p in (send(here, now_s=2.0) for _ in range(10)) if p.key == "a/1")
+    assert {send(here, now_s=2.0).key for _ in range(10)} == {"b/1"}
     here.abandoned(trial)
     here.ended(trial)
-    assert send(here, now_s=2.0) == trial
+    assert "a/1" in {send(here, now_s=2.0).key for _ in range(10)}
+
+
+def test_when_every_breaker_is_open_none_is() -> None:
+    here = group(peer("a"), peer("b"))
+    for p in here.peers:
+        for _ in range(3):
+            here.failed(p, 0.0)
+    assert {send(here, now_s=0.5).key for _ in range(4)} == {"a/1", "b/1"}
+
+
+def test_who_drains_is_not_asked_even_if_nobody_else_is_there() -> None:
+    here = group(peer("a"))
+    here.elsewhere(here.peers[0], 0.0)
+    assert here.pick(NEW, 0.5) is Refusal.FAILING
+    assert here.opens_in_s(0.5) == balance.ELSEWHERE_S - 0.5
 
 
 def test_a_breaker_outlives_a_change_of_the_plan() -> None:
