@@ -8,8 +8,8 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -86,6 +86,19 @@ class Tally:
             "request_errors": dict(sorted(self.errors.items())),
             "output_tokens": self.tokens,
         }
+
+
+@asynccontextmanager
+async def clients(plan: LoadPlan, base_url: str, tally: Tally) -> AsyncIterator[None]:
+    """Clients that ask meanwhile. At the end what they wait for is waited for, unless there is an error."""
+    stop = asyncio.Event()
+    asking = asyncio.create_task(run_load(plan, base_url, tally, stop))
+    try:
+        yield
+        stop.set()
+        await asking
+    finally:
+        asking.cancel()
 
 
 async def run_load(plan: LoadPlan, base_url: str, tally: Tally, stop: asyncio.Event) -> None:

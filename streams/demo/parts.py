@@ -79,10 +79,14 @@ class Parts:
             process.wait()
 
 
+def lacks_reference(model: Path) -> bool:
+    """Whether nobody has asked yet what this model answers when all is well."""
+    return not file_of(model, precision({})).exists()
+
+
 async def make_reference(parts: Parts, model: Path) -> None:
-    """What the model answers when all is well, kept beside it: no instance is admitted without."""
-    if not file_of(model, precision({})).exists():
-        await parts.run("reference", "reference", "make", str(model))
+    """Ask an unpartitioned vLLM, and keep it beside the model: no instance is admitted without."""
+    await parts.run("reference", "reference", "make", str(model))
 
 
 def start_workers(parts: Parts, script: Script) -> None:

@@ -9,8 +9,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +24,15 @@ from schemas.yamlfile import load_yaml
 from streams import log
 from streams.demo import summary
 from streams.demo.folder import locked, own
-from streams.demo.load import LoadPlan, Tally, run_load
-from streams.demo.parts import PartFailedError, Parts, make_reference, start_feeds, start_workers
+from streams.demo.load import LoadPlan, Tally, clients
+from streams.demo.parts import (
+    PartFailedError,
+    Parts,
+    lacks_reference,
+    make_reference,
+    start_feeds,
+    start_workers,
+)
 from streams.demo.script import Script
 from streams.demo.view import View
 from streams.story import Story
@@ -122,7 +128,8 @@ class Demo:
         await create_topics(self._settings)
         began = time.monotonic()
         try:
-            if self._script.model is not None:
+            if self._script.model is not None and lacks_reference(self._script.model):
+                self._console.print("asking vLLM what the model should answer, once ...", highlight=False)
                 await make_reference(self._parts, self._script.model)
             start_workers(self._parts, self._script)
             start_feeds(self._parts, self._script)
@@ -138,20 +145,11 @@ class Demo:
             summary.show_json(said)
         return 0 if said["replay_equal"] else FAILED
 
-    @asynccontextmanager
-    async def _clients(self) -> AsyncIterator[None]:
-        """Clients that chat through the router meanwhile; on leaving, what they wait for is waited for."""
+    def _clients(self) -> AbstractAsyncContextManager[None]:
         if self._script.load is None:
-            yield
-            return
-        self._tally, stop = Tally(), asyncio.Event()
-        plan = load_yaml(LoadPlan, self._script.load)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(run_load(plan, f"http://{self._door}", self._tally, stop))
-            try:
-                yield
-            finally:
-                stop.set()
+            return nullcontext()
+        self._tally = Tally()
+        return clients(load_yaml(LoadPlan, self._script.load), f"http://{self._door}", self._tally)
 
     async def _watch(self, seconds: float | None) -> None:
         """Follow the log until the time is over or somebody asks to stop."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from streams.demo.load import Crowd, LoadPlan, Tally, run_load
+from streams.demo.load import Crowd, LoadPlan, Tally, clients, run_load
 
 PLAN = LoadPlan(model="tiny", max_tokens=5, crowds=(Crowd(at_s=0, per_s=40.0),), timeout_s=5.0)
 HANG_S = 60.0
@@ -20,7 +20,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def serving(answer: Handler) -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_post("/v1/chat/completions", answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -107,6 +107,23 @@ async def test_nobody_is_asked_before_the_router_listens() -> None:
         await asyncio.sleep(0.3)
         stop.set()
     assert tally == Tally()
+
+
+async def test_what_fails_beside_the_clients_is_told_as_it_is_and_at_once() -> None:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(HANG_S)
+        raise AssertionError
+
+    async def fail_beside(url: str) -> None:
+        tally = Tally()
+        async with clients(PLAN, url, tally):
+            while tally.in_flight == 0:  # noqa: ASYNC110  as above
+                await asyncio.sleep(0.01)
+            raise LookupError
+
+    async with serving(answer) as url, asyncio.timeout(HANG_S / 2):
+        with pytest.raises(LookupError):
+            await fail_beside(url)
 
 
 def test_the_rate_follows_the_plan() -> None:
