@@ -3,13 +3,14 @@
 The clients themselves say only that no broker could be reached; the cause goes to their log.
 """
 
+import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiokafka.conn import create_conn
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
@@ -22,6 +23,7 @@ from schemas.settings import KafkaSettings
 
 ASK_MS = 5_000
 """How long each broker is given when asked what is wrong."""
+CLOSING_S = 2.0
 
 
 class Unreachable(KafkaConnectionError):  # type: ignore[misc]  # aiokafka's errors are untyped
@@ -110,13 +112,20 @@ async def why_not(kafka: KafkaSettings) -> str:
 
 async def _ask(kafka: KafkaSettings, address: str) -> None:
     host, _, port = address.rpartition(":")
-    connection = await create_conn(
-        host.strip("[]"), int(port), request_timeout_ms=ASK_MS, **security_args(kafka)
-    )
+    args = security_args(kafka)
+    connection = AIOKafkaConnection(host.strip("[]"), int(port), request_timeout_ms=ASK_MS, **args)
     try:
+        await connection.connect()
         await connection.send(MetadataRequest([]))  # where SASL is wanted, the first that is refused
-    finally:
-        connection.close()
+    except KafkaError:  # of a broker; an OSError means that there is no connection
+        await _close(connection)
+        raise
+    await _close(connection)
+
+
+async def _close(connection: AIOKafkaConnection) -> None:
+    """TLS says good-bye, which a broker that refused delays; a loop that ends first leaves a socket open."""
+    await asyncio.wait({connection.close()}, timeout=CLOSING_S)
 
 
 def _cause(kafka: KafkaSettings, address: str, error: Exception) -> str | None:
