@@ -30,6 +30,8 @@ LOOK_LATER_S = 10.0
 """The same afterwards, when there are hardly any."""
 TITLE = "VLLM::"
 """How vLLM calls its processes, but for the main one."""
+TITLES = {"VLLM_PROCESS_NAME_PREFIX": "VLLM", "SPT_NOENV": "1"}
+"""The second keeps setproctitle from writing titles over the environment, where the tag is."""
 END_S = 15.0
 """How long the watcher may take to end all; processes in the kernel (a device that hangs) take long."""
 _TAIL = 65_536
@@ -169,7 +171,7 @@ def _spawn(launch: Launch, tag: str, log: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            env={**os.environ, "VLLM_PROCESS_NAME_PREFIX": "VLLM", **launch.environment, TAG: tag},
+            env={**os.environ, **TITLES, **launch.environment, TAG: tag},
             start_new_session=True,  # whoever kills our session leaves the watcher to clean up
         )
 
