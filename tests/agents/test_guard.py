@@ -77,6 +77,21 @@ async def test_a_drain_finishes_streams_and_sends_latecomers_elsewhere(hosts: li
     nothing_left(hosts)
 
 
+async def test_a_drain_ends_at_its_deadline(hosts: list[Host]) -> None:
+    node = hosts[0].guards.node.model_copy(update={"drain_deadline_s": 1.0})
+    hosts[0].guards = hosts[0].guards.model_copy(update={"node": node})
+    running = Running(hosts[:1])
+    (up,) = await running.up()
+    assert up.endpoint is not None
+    stream = Stream(up.endpoint, 100_000)
+    await stream.began()
+    await running.engines[0].drain()
+    assert await running.gone() == [None]
+    await asyncio.wait_for(stream.reading, HANG_S)
+    assert stream.failed
+    nothing_left(hosts)
+
+
 async def test_a_stop_cuts_with_an_error(hosts: list[Host]) -> None:
     running = Running(hosts[:1])
     (up,) = await running.up()

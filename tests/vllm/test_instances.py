@@ -138,15 +138,32 @@ async def test_a_plan_that_drains_finishes_what_is_in_flight(played: Played) -> 
     assert await greedy(played.endpoint(played.split), PROMPTS[0])
 
 
-VICTIMS: Mapping[str, Callable[[Played], int]] = {
-    "the other stage's worker": lambda p: p.fleet.titled(p.split, 1, "VLLM::Worker"),
-    "the other stage's main process": lambda p: p.fleet.status(p.split, 1).pids[0],
-    "the other stage's guard": lambda p: p.fleet.status(p.split, 1).guard.pid,
-    "the head's worker": lambda p: p.fleet.titled(p.split, 0, "VLLM::Worker"),
-    "the head's engine core": lambda p: p.fleet.titled(p.split, 0, "VLLM::EngineCore"),
-    "the head's main process": lambda p: p.fleet.status(p.split, 0).pids[0],
-    "the head's guard": lambda p: p.fleet.status(p.split, 0).guard.pid,
-    "the head's watcher": lambda p: psutil.Process(p.fleet.status(p.split, 0).pids[0]).ppid(),
+def _guard(played: Played, stage: int) -> int:
+    return played.fleet.status(played.split, stage).guard.pid
+
+
+def _main(played: Played, stage: int) -> int:
+    return played.fleet.status(played.split, stage).pids[0]
+
+
+def _watcher(played: Played, stage: int) -> int:
+    return psutil.Process(_main(played, stage)).ppid()
+
+
+def _titled(played: Played, stage: int, title: str) -> int:
+    return played.fleet.titled(played.split, stage, title)
+
+
+VICTIMS: Mapping[str, Callable[[Played], tuple[int, ...]]] = {
+    "the other stage's worker": lambda played: (_titled(played, 1, "VLLM::Worker"),),
+    "the other stage's main process": lambda played: (_main(played, 1),),
+    "the other stage's guard": lambda played: (_guard(played, 1),),
+    "the head's worker": lambda played: (_titled(played, 0, "VLLM::Worker"),),
+    "the head's engine core": lambda played: (_titled(played, 0, "VLLM::EngineCore"),),
+    "the head's main process": lambda played: (_main(played, 0),),
+    "the head's watcher": lambda played: (_watcher(played, 0),),
+    "the head's guard": lambda played: (_guard(played, 0),),
+    "the head's guard and watcher": lambda played: (_guard(played, 0), _watcher(played, 0)),
 }
 ALWAYS = {("the other stage's worker", True), ("the head's guard", True)}
 KILLS = [(victim, busy) for victim in VICTIMS for busy in (True, False) if MATRIX or (victim, busy) in ALWAYS]
@@ -161,9 +178,10 @@ async def test_a_kill_ends_the_instance_and_the_plan_brings_a_new_one(
     began = time.monotonic()
     if stream is not None:
         stream.reading.add_done_callback(
-            lambda _: print(f"\nthe stream ended {time.monotonic() - began:.1f} s after")
+            lambda _: print(f"\nthe stream ended after {time.monotonic() - began:.1f} s")
         )
-    os.kill(VICTIMS[victim](played), signal.SIGKILL)
+    for process in VICTIMS[victim](played):
+        os.kill(process, signal.SIGKILL)
     reports, ended_s = await fleet.ended(before)
     assert [report.state for report in reports] == ["failed", "failed"]
     fleet.nothing_left(before)
