@@ -14,7 +14,7 @@ from itertools import count
 
 from schemas.plans import Claim, Rank, Stage
 from schemas.problems import Pool, Template
-from streams.core import offers, refusals
+from streams.core import offers
 from streams.core.fleet import is_going, is_healthy
 from streams.core.state import ClaimState, InstanceState, State, Wish, stock_key
 
@@ -141,8 +141,6 @@ class _Choice:
 
 def _choose(state: State, places: _Places, pool: Pool, template: Template, serial: str) -> _Choice | None:
     """Claims for all nodes of a template or None; of the versions, the one that takes least from others."""
-    if any(refusals.is_unfit(state, template, pool, name) for name in template.nodes):
-        return None
     found = [
         _choose_of(state, places, pool, template, serial, version)
         for version in places.versions(pool, template)

@@ -147,3 +147,13 @@ def test_a_refusal_for_the_version_alone_is_the_next_attempts_business() -> None
         (instance.id, 2, "simulated-2", "serving")
     ]
     assert not world.state.refused_models
+
+
+def test_nodes_that_are_all_different_are_each_asked_once_a_try() -> None:
+    world = pairs()
+    world.static(EAST, 1.0, "v1", "v2", "v3", "v4")
+    world.demand(1.0, windows=30)
+    assert not any(p.instances for p in world.plans)
+    assert [u.binding for u in world.plans[-1].target.unmet] == ["refused: engine_version"]
+    assert len({c.id for p in world.plans for c in p.claims}) <= 5
+    assert world.plans[-1].claims == ()

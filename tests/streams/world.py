@@ -216,13 +216,15 @@ class World:
     # --- cloud and nodes
     def _apply(self, plan: Plan) -> None:
         claims = {claim.id: claim for claim in plan.claims}
-        for claim in plan.claims:
-            if claim.id not in self.granted and claim.node is None:
-                self._grant(claim.id, claim.pool, claim.configuration)
         for claim_id, name in list(self.granted.items()):
             if claim_id not in claims:
                 del self.granted[claim_id]
+                if name in self.nodes and self.nodes[name].claim is None:
+                    self.idle.append(name)
                 self.after(1, lambda name=name: self._release(name))  # type: ignore[misc]
+        for claim in plan.claims:
+            if claim.id not in self.granted and claim.node is None:
+                self._grant(claim.id, claim.pool, claim.configuration)
         for node in plan.claims:
             if node.node is not None and node.node in self.nodes:
                 self._run(plan, node.id, node.node)
@@ -281,9 +283,7 @@ class World:
         node = self.nodes.get(name)
         if node is None:
             return
-        if node.claim is None:
-            self.idle.append(name)
-        else:
+        if node.claim is not None:
             del self.nodes[name]
             self.dead.add(name)
         self.stock(node.pool, node.configuration)
