@@ -55,9 +55,7 @@ def _absorb_report(state: State, event: NodeReported) -> None:
     known = state.nodes.get(report.node)
     if known is not None and known.report.boot == report.boot and known.report.at_ms > report.at_ms:
         return
-    node = NodeState(
-        partition=event.partition, report=report, drained_by=known.drained_by if known is not None else None
-    )
+    node = NodeState(partition=event.partition, report=report, drained_by=state.drained.get(report.node))
     if is_going(node) and not (known is not None and is_going(known)):
         _need_if_used(state, report.node, "notice")
     refusals.hear(state, known.report if known is not None else None, report)
@@ -88,10 +86,12 @@ def _absorb_release(state: State, event: ClaimReleased) -> None:
     node = state.nodes.get(event.node or "")
     if node is not None and node.report.claim == event.claim:
         del state.nodes[node.report.node]
+        state.drained.pop(node.report.node, None)
 
 
 def _absorb_gone(state: State, event: NodeGone) -> None:
     lose(state, event.node, event.reason)
+    state.drained.pop(event.node, None)
     asked = state.claims.get(event.claim or "")
     if asked is not None and asked.claim.node is None:
         lose_claim(state, asked.claim.id, f"node {event.node}: {event.reason}")
@@ -116,10 +116,16 @@ def lose_claim(state: State, claim: str, reason: str) -> None:
 
 
 def drain(state: State, name: str, by: str | None) -> None:
-    """An operator wants nothing to run on a node any more, or again (`by` is None)."""
+    """An operator wants nothing to run on a node any more, or again (`by` is None).
+
+    A reboot does not end it: that is what nodes are drained for.
+    """
+    state.drained.pop(name, None)
     node = state.nodes.get(name)
     if node is not None:
         node.drained_by = by
+        if by is not None:
+            state.drained[name] = by
         _need_if_used(state, name, "operator")
 
 

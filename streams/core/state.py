@@ -187,6 +187,8 @@ class State(Mutable):
     refused_until_ms: dict[str, int] = {}
     """`pool|configuration` -> until when it counts as out of stock."""
     nodes: dict[str, NodeState] = {}
+    drained: dict[str, str] = {}
+    """Node -> the operator who asked that nothing runs there; kept while the node is away."""
     alive_ms: dict[int, int] = {}
     """Fleet partition -> log time of its last `FleetAlive`."""
     refused_nodes: dict[str, NodeRefused] = {}

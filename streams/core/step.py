@@ -233,19 +233,22 @@ def _solve(state: State, policy: CorePolicy, _record: LogRecord) -> list[Effect]
 
 
 def _publish(state: State, policy: CorePolicy, record: LogRecord) -> list[Effect]:
-    """Publish a plan that says more than the last; the last one again for a new leader and once a minute."""
+    """Publish a plan that says more than the last; one all the same for a new leader and once a minute.
+
+    Each has a number of its own, so that who counts the plans that lack something (the provisioner's reaper)
+    gets on in a quiet fleet too.
+    """
     if state.target is None:
         return []
-    leads = isinstance(record.event, Leading)
-    if leads or (state.now_ms >= wakeups.next_plan_ms(state, policy) and plan.says_more(state, policy)):
-        state.plan = plan.current_plan(state, policy, state.target)
-        state.sequence = state.plan.sequence
-        state.pending_publish = PendingPublish(plan=state.plan, cause_offset=record.offset)
-    elif state.plan is None or state.now_ms < state.published_ms + policy.republish_ms:
+    due = isinstance(record.event, Leading) or state.now_ms >= state.published_ms + policy.republish_ms
+    news = state.now_ms >= wakeups.next_plan_ms(state, policy) and plan.says_more(state, policy)
+    if not (due or news):
         return []
+    state.plan = plan.current_plan(state, policy, state.target)
+    state.sequence = state.plan.sequence
     state.published_ms = state.now_ms
-    cause = state.pending_publish.cause_offset if state.pending_publish is not None else record.offset
-    return [Publish(epoch=state.epoch, plan=state.plan, cause_offset=cause)]
+    state.pending_publish = PendingPublish(plan=state.plan, cause_offset=record.offset)
+    return [Publish(epoch=state.epoch, plan=state.plan, cause_offset=record.offset)]
 
 
 def _wake(state: State, policy: CorePolicy, _record: LogRecord) -> list[Effect]:

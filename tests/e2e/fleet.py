@@ -17,8 +17,8 @@ from schemas.plans import Plan
 from schemas.problems import Pool, Service
 from schemas.settings import Settings, load_settings
 from streams import log
-from streams.core.record import LogRecord
 from streams.core.plan import says_more
+from streams.core.record import LogRecord
 from streams.story import Story
 from tests.e2e.rig import HANG_S, STATE_DIR, Traffic, coral, end_all, until
 

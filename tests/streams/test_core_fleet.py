@@ -169,6 +169,23 @@ def test_an_operator_drains_a_node() -> None:
     assert name not in {c.node for c in world.plans[-1].claims}
 
 
+def test_a_drained_node_is_still_drained_when_it_comes_back_from_a_reboot() -> None:
+    world = World(policy())
+    first, second = world.static(EAST, 1.0, "v1", "v1")
+    world.demand(1.0, windows=2)
+    world.say(OperatorRequested(kind="drain", node=first, by="ops"))
+    world.demand(1.0, windows=3)
+    world.dead.add(first)
+    world.say(NodeSilent(partition=0, node=first, last_heard_ms=world.now_ms))
+    world.wait(40_000)
+    assert first not in world.state.nodes, "lost"
+    world.dead.discard(first)
+    world.change(first, boot="another")
+    world.demand(2.0, windows=3)
+    serving = {world.plans[-1].claim(c).node for i in world.plans[-1].instances for c in i.claims}
+    assert serving == {second}
+
+
 def test_a_drained_node_is_not_handed_out_again_until_it_is_undrained() -> None:
     world = World(policy())
     first, second, third = world.static(EAST, 1.0, "v1", "v1", "v1")
