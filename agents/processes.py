@@ -12,11 +12,14 @@ from pathlib import Path
 
 import psutil
 
+from agents import watcher
 from schemas.base import Frozen
 
 _ROUNDS = 20
 _ROUND_S = 0.25
 """Ending looks for processes in so many rounds, each waiting at most so long."""
+_SPARED_ROUNDS = 4
+"""For so many of them resource trackers are spared."""
 
 
 class Started(Frozen):
@@ -82,18 +85,19 @@ def tagged(variable: str, wanted: Callable[[str], bool]) -> list[psutil.Process]
 
 
 def end(variable: str, wanted: Callable[[str], bool]) -> bool:
-    """SIGKILL those, again until none is left.
+    """SIGKILL those, again until none is left; resource trackers last, which clean up after the others.
 
     Returns:
         Whether none is left: a process inside the kernel can outlast the patience of a few seconds.
     """
-    for _ in range(_ROUNDS):
+    for attempt in range(_ROUNDS):
         members = tagged(variable, wanted)
         if not members:
             return True
         for process in members:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+            if attempt >= _SPARED_ROUNDS or not watcher.is_tracker(process.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
         psutil.wait_procs(members, timeout=_ROUND_S)
     return False
 

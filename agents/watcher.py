@@ -10,7 +10,7 @@ turn die with the watcher by PR_SET_PDEATHSIG.
 With `--tree` (Linux only) it ends all that the command ever forked, in whatever groups and sessions, and also
 when the command has ended by itself: as a subreaper the watcher is the parent of all orphans beneath it.
 There is no grace then: who wants a gentle end signals the command. Killed processes leave shared memory
-behind, which it removes.
+behind: what they had mapped it removes, and Python's resource trackers live a little longer to do the rest.
 
 Runs as a script under `python -I -S`: nothing but the standard library, up in some 30 ms.
 """
@@ -33,6 +33,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LINGER_S = 10.0
 """A killed process inside the kernel (a device that hangs, say) can outlast the patience of so long."""
+TRACKER = b"multiprocessing.resource_tracker"
+TRACKER_S = 2.0
+"""How long a tracker may take; it takes milliseconds."""
 SEGMENTS = ("/dev/shm/psm_", "/dev/shm/sem.mp-")  # noqa: S108
 """How Python's multiprocessing names shared memory and semaphores."""
 
@@ -90,13 +93,23 @@ def segments(pids: Iterable[int]) -> set[str]:
     return mapped
 
 
+def is_tracker(pid: int) -> bool:
+    """Whether it is a Python's resource tracker: it cleans up once all whose things it knows are gone."""
+    try:
+        return TRACKER in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # ended meanwhile
+        return False
+
+
 def _kill_tree() -> None:
     """SIGKILL what lives below this process until nothing does; what it forks meanwhile ends up there too."""
     litter: set[str] = set()
     patience = time.monotonic() + LINGER_S
+    spared_until = time.monotonic() + TRACKER_S
     while (living := descendants(os.getpid())) and time.monotonic() < patience:
         litter |= segments(living)
-        for pid in living:
+        spared = {pid for pid in living if is_tracker(pid)} if time.monotonic() < spared_until else set()
+        for pid in set(living) - spared:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
