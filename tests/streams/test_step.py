@@ -68,7 +68,7 @@ def test_the_plan_is_repeated_every_minute() -> None:
     world = settled(1.0)
     last = world.plans[-1]
     world.wait(125_000)
-    # Under a number of its own each time: whoever counts the plans that lack something need not wait for a move.
+    # Each under a number of its own: who counts the plans that lack something waits for no move.
     assert [p.sequence - last.sequence for p in world.plans if p.order > last.order] == [1, 2]
     assert (world.plans[-1].claims, world.plans[-1].instances) == (last.claims, last.instances)
 
