@@ -25,7 +25,7 @@ from agents.probe import Probe
 from agents.vllm import VllmNode, launch
 from tests.agents.shapes import specs
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 START_S, HANG_S = 500.0, 120.0
 SOON_S = 3.0

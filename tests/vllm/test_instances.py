@@ -27,7 +27,6 @@ from tests.vllm.rig import HANG_S, Fleet
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.kafka,
-    pytest.mark.xdist_group("vllm"),
     pytest.mark.timeout(1800),
     pytest.mark.asyncio(loop_scope="module"),
 ]

@@ -12,7 +12,7 @@ from agents.vllm import Launch, VllmNode, launch
 from schemas.catalog import VLLM_ARGUMENTS, Phase
 from tests.agents.shapes import Place, specs
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.vllm]
 
 ONE: list[Place] = [("c1", (0,))]
 SHAPES: dict[str, tuple[list[int], list[Place]]] = {

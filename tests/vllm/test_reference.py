@@ -17,7 +17,7 @@ from agents.revisions import revision_of
 from agents.vllm import Launch, VllmNode, launch
 from tests.agents.shapes import specs
 
-pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm"), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 HANG_S = 500.0
 MARGIN = 5.0
