@@ -32,7 +32,7 @@ from agents.affinity import Beginnings, Memory, Ring
 
 QUEUE = 2.0
 ALLOWANCE = 0.25
-IDLE = 0.125
+IDLE = 1 / 16
 DEBT = 4.0
 FAILURES = 3
 """Failures in a row that open a breaker."""
@@ -40,8 +40,8 @@ OPEN_S, OPEN_LIMIT_S = 1.0, 30.0
 """How long a breaker is open before one trial is let through; doubled by each trial that fails."""
 TRIAL_S = 60.0
 """A trial that says nothing for so long no longer keeps others from being tried."""
-ELSEWHERE_S = 2.0
-"""How long an instance that says it drains is passed over, until the plan says so too."""
+ELSEWHERE_S = 60.0
+"""How long an instance that says it drains is passed over: the plan, late as it may be, will say so too."""
 _EVEN = 1e-9
 
 Flags = NDArray[np.bool_]
@@ -142,7 +142,7 @@ class Group:
         """Choose, and count the request in flight there.
 
         Args:
-            avoid: keys of instances that had this request already.
+            avoid: keys of instances that failed this request.
         """
         open_to = self._open_to(now_s, avoid)
         if isinstance(open_to, Refusal):
@@ -262,5 +262,6 @@ class Group:
             self._shut_until[index] = 0.0
 
     def elsewhere(self, peer: Peer, now_s: float) -> None:
-        """It drains, and says so before the plan does."""
-        self._shut_until[self._index[peer.key]] = now_s + ELSEWHERE_S
+        """It drains, and says so before the plan does: an answer, too."""
+        index = self._index[peer.key]
+        self._failures[index], self._shut_until[index] = 0, now_s + ELSEWHERE_S

@@ -1,17 +1,17 @@
 """One client's request on its way through a router: to an instance, to another if that one fails, and back.
 
 A request goes to another instance only while nothing of an answer has reached the client: when nobody
-answers, when a door says that it drains (`agents.elsewhere`), or when the answer begins with a 5xx. It is
-sent again at most `TRIES - 1` times. Where prefill and decode are apart, the prompt goes to a prefill
-instance first, and what that says about its KV cache on to a decode instance; if that one fails, both are
-done again, since a KV cache can be fetched only once.
+answers, when a door says that it drains (`agents.elsewhere`), or when the answer begins with a 5xx. At most
+`TRIES` instances may fail it; any number may drain. Where prefill and decode are apart, the prompt goes to a
+prefill instance first, and what that says about its KV cache on to a decode instance; if that one fails, both
+are done again, since a KV cache can be fetched only once.
 """
 
 import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import aiohttp
@@ -78,11 +78,20 @@ class Desk:
     promises: Promises
 
 
+@dataclass
+class Trail:
+    """Where a request has been among the instances of one service."""
+
+    sent: int = 0
+    failed: set[str] = field(default_factory=set)
+    """Keys of those that failed it."""
+
+
 class Exchange:
     """A request that was let in.
 
     Args:
-        way: the instances that serve it.
+        way: the instances that serve it, by the plan in force.
         began_s: when it arrived, on `time.monotonic`'s clock.
     """
 
@@ -121,41 +130,42 @@ class Exchange:
 
     async def _in_two_steps(self, prompt: Beginnings) -> web.StreamResponse:
         prefill, decode = self._way.groups
-        tried: list[Peer] = []
+        trail = Trail()
         while True:
             given = await self._send(prefill, prompt, self._ask.prefill(), self._prefilled)
             if isinstance(given, web.Response):
                 return given
-            answer = await self._send_once(decode, _NO_PROMPT, self._ask.whole(given), tried, self._deliver)
+            answer = await self._send_once(decode, _NO_PROMPT, self._ask.whole(given), trail, self._deliver)
             if answer is not None:
                 return answer
 
     # --- to an instance, or several ------------------------------------------------------------------
     async def _send(self, group: Group, prompt: Beginnings, body: bytes, use: Use[Got]) -> Got:
         """Send it to one instance after the other until one answers; `use` takes the answer."""
-        tried: list[Peer] = []
+        trail = Trail()
         while True:
-            got = await self._send_once(group, prompt, body, tried, use)
+            got = await self._send_once(group, prompt, body, trail, use)
             if got is not None:
                 return got
 
     async def _send_once(
-        self, group: Group, prompt: Beginnings, body: bytes, tried: list[Peer], use: Use[Got]
+        self, group: Group, prompt: Beginnings, body: bytes, trail: Trail, use: Use[Got]
     ) -> Got | None:
-        """Send it to an instance that was not tried; None if it may be sent again."""
-        peer = self._choose(group, prompt, tried)
-        tried.append(peer)
+        """Send it to an instance that has not failed it; None if it may be sent again."""
+        peer = self._choose(group, prompt, trail)
+        trail.sent += 1
         call = Call("POST", f"http://{peer.endpoint}{self._request.path_qs}", self._headers, body)
         known = False
         try:
             async with asked(self._desk.session, call) as answer:
                 known = True
-                again = self._judge(group, peer, answer, tried)
+                again = self._judge(group, peer, answer, trail)
                 if again is None:
                     return await use(group, peer, answer)
         except Unanswered as error:
             known = True
             group.failed(peer, time.monotonic())
+            trail.failed.add(peer.key)
             again, self._why = "unanswered", str(error)
         finally:
             if not known:
@@ -164,13 +174,13 @@ class Exchange:
         self._desk.metrics.retries.labels(again).inc()
         return None
 
-    def _choose(self, group: Group, prompt: Beginnings, tried: list[Peer]) -> Peer:
+    def _choose(self, group: Group, prompt: Beginnings, trail: Trail) -> Peer:
         now_s = time.monotonic()
         choice: Choice | Refusal = Refusal.FAILING
-        if len(tried) < TRIES:
-            choice = group.pick(prompt, now_s, frozenset(peer.key for peer in tried))
-            if choice is Refusal.FAILING and len(tried) == 1 and self._why:
-                choice = group.pick(prompt, now_s)  # an idle connection may have been closed under it
+        if len(trail.failed) < TRIES:
+            choice = group.pick(prompt, now_s, frozenset(trail.failed))
+        if choice is Refusal.FAILING and trail.sent == 1 and self._why:
+            choice = group.pick(prompt, now_s)  # an idle connection may just have been closed
         if isinstance(choice, Choice):
             self._desk.metrics.choices.labels(choice.how).inc()
             return choice.peer
@@ -183,7 +193,7 @@ class Exchange:
         wait_s = STARTING_S if choice is Refusal.NOTHING else group.opens_in_s(now_s)
         raise Refused(503, f"{self._ask.model}: {choice.value}", code="unavailable", retry_after_s=wait_s)
 
-    def _judge(self, group: Group, peer: Peer, answer: Answer, tried: list[Peer]) -> str | None:
+    def _judge(self, group: Group, peer: Peer, answer: Answer, trail: Trail) -> str | None:
         """Note how the instance does; why to ask another, or None to take this answer."""
         if answer.status == elsewhere.STATUS and elsewhere.HEADER in answer.headers:
             group.elsewhere(peer, time.monotonic())
@@ -192,8 +202,9 @@ class Exchange:
             group.answered(peer)
             return None
         group.failed(peer, time.monotonic())
-        others = group.others(frozenset(p.key for p in tried), time.monotonic())
-        return "failed" if others and len(tried) < TRIES else None
+        trail.failed.add(peer.key)
+        others = group.others(frozenset(trail.failed), time.monotonic())
+        return "failed" if others and len(trail.failed) < TRIES else None
 
     # --- an answer -----------------------------------------------------------------------------------
     async def _prefilled(self, group: Group, peer: Peer, answer: Answer) -> web.Response | JsonObject:
@@ -210,7 +221,11 @@ class Exchange:
 
     async def _deliver(self, group: Group, peer: Peer, answer: Answer) -> web.StreamResponse:
         """Pass an answer on to the client, and count it."""
-        told = {"x-coral-instance": peer.key, "x-coral-slo-class": self._kind[1]}
+        told = {
+            "x-coral-instance": peer.key,
+            "x-coral-slo-class": self._kind[1],
+            "x-coral-plan": self._way.plan,
+        }
         if answer.is_stream and answer.status == 200:
             return await self._stream(group, peer, answer, told)
         body = await self._read(group, peer, answer)

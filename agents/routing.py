@@ -21,6 +21,8 @@ class Way:
     """How requests of one kind are answered: by whole instances, or by prefill and then decode."""
 
     groups: tuple[Group, ...]
+    plan: str
+    """Id of the plan in force."""
 
     @property
     def disaggregated(self) -> bool:
@@ -67,8 +69,8 @@ class Routes:
         for phases in (("both",), ("prefill", "decode")):
             groups = [self._groups.get(f"{model}/{slo_class}/{phase}") for phase in phases]
             serving = tuple(group for group in groups if group is not None and group.serves)
-            if len(serving) == len(phases):
-                return Way(serving)
+            if self.plan is not None and len(serving) == len(phases):
+                return Way(serving, self.plan.id)
         return None
 
     def groups(self) -> Iterator[tuple[str, Group]]:
