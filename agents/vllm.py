@@ -30,6 +30,8 @@ BESIDE_GB = 2.0
 GREATEST_SHARE = 0.95
 """Of a device's memory; its driver has the rest."""
 
+_HEAD = ("--host", "127.0.0.1", "--enable-prompt-tokens-details")
+"""On loopback; usage tells cached tokens too, which routers report."""
 _SWITCHES = frozenset({"enable-prefix-caching"})
 _VERSION_S = 60.0
 """How long an interpreter on a cold disk may take to tell a version."""
@@ -83,7 +85,7 @@ def launch(
     if (stages := len(spec.instance.stages)) > 1:
         argv += ["--nnodes", str(stages), "--node-rank", str(spec.key.stage)]
         argv += ["--master-addr", _head_address(spec), "--master-port", str(master_port)]
-    argv += ["--host", "127.0.0.1", "--port", str(http_port)] if spec.head else ["--headless"]
+    argv += [*_HEAD, "--port", str(http_port)] if spec.head else ["--headless"]
     return Launch(argv=tuple(argv), environment=_environment(node, spec, kv_port))
 
 
