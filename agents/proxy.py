@@ -14,6 +14,7 @@ Bodies are passed chunk by chunk as they are read, so the events of a stream are
 
 import asyncio
 import json
+import resource
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
+from pydantic_core import from_json
 from yarl import URL
 
 HOP_BY_HOP = frozenset(
@@ -36,6 +38,8 @@ _NOT_FORWARDED = HOP_BY_HOP | {
     *("host", "content-length", "expect"),  # the next hop's own
     "accept-encoding",  # compressed events would sit in a compressor's buffer
 }
+_ERROR_EVENT = b'data: {"error"'
+"""How a vLLM whose engine died begins a stream, with status 200."""
 CONNECT_S = 30.0
 """A guard only. The kernel gives up sooner (below): it does not take a late loop of ours for a dead peer."""
 KEEP_ALIVE_S = 3.0
@@ -81,6 +85,17 @@ class Answer:
     def is_stream(self) -> bool:
         """Whether the body is a stream of server-sent events."""
         return self.headers.get("Content-Type", "").startswith("text/event-stream")
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it is the instance's failure: a 5xx, or a stream that begins with the event of one."""
+        if self.status >= 500 or not (self.is_stream and self.first.startswith(_ERROR_EVENT)):
+            return self.status >= 500
+        try:
+            code = from_json(self.first.partition(b"\n\n")[0].removeprefix(b"data:"))["error"]["code"]
+        except (ValueError, KeyError, TypeError):
+            return True
+        return not isinstance(code, int) or code >= 500
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body after `first`, as it comes.
@@ -148,6 +163,12 @@ def new_runner(app: web.Application, *, shutdown_s: float = 0.0) -> web.AppRunne
         access_log=None,
         shutdown_timeout=max(shutdown_s, 0.01),  # aiohttp takes 0 for no limit
     )
+
+
+def allow_many_connections() -> None:
+    """Let this process open as many files as it may: an exchange takes two, and 1,024 is a usual limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 # --- the exchange ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from agents.bus import Bus
 from agents.files import write_atomically
 from agents.lifespan import on_signals, until, within
 from agents.plan_keeping import KeptPlan, with_kafka
-from agents.proxy import new_runner
+from agents.proxy import allow_many_connections, new_runner
 from agents.router_door import RouterDoor
 from agents.router_telemetry import next_second_s
 from agents.routing import Kind
@@ -42,6 +42,7 @@ def run(
     drain_s: float = DRAIN_S,
 ) -> None:
     """`run_router`, blocking."""
+    allow_many_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run_router(kafka, prefix, state_dir, settings, name, levels, drain_s))
 

@@ -59,6 +59,7 @@ class RouterDoor:
                 web.get("/v1/models", self._models),
                 web.post("/v1/chat/completions", self._complete),
                 web.post("/v1/completions", self._complete),
+                web.route("*", "/{path:.*}", self._nowhere),
             ]
         )
         self.app.cleanup_ctx.append(self._with_session)
@@ -88,6 +89,9 @@ class RouterDoor:
 
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
         return web.Response(body=self.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _nowhere(self, request: web.Request) -> web.Response:
+        return Refused(404, f"there is no {request.method} {request.path} here").response
 
     async def _models(self, request: web.Request) -> web.Response:
         try:

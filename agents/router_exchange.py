@@ -1,10 +1,10 @@
 """One client's request on its way through a router: to an instance, to another if that one fails, and back.
 
 A request goes to another instance only while nothing of an answer has reached the client: when nobody
-answers, when a door says that it drains (`agents.elsewhere`), or when the answer begins with a 5xx. At most
-`TRIES` instances may fail it; any number may drain. Where prefill and decode are apart, the prompt goes to a
-prefill instance first, and what that says about its KV cache on to a decode instance; if that one fails, both
-are done again, since a KV cache can be fetched only once.
+answers, when a door says that it drains (`agents.elsewhere`), or when the answer begins with an error of the
+instance. At most `TRIES` instances may fail it; any number may drain. Where prefill and decode are apart, the
+prompt goes to a prefill instance first, and what that says about its KV cache on to a decode instance; if
+that one fails, both are done again, since a KV cache can be fetched only once.
 """
 
 import asyncio
@@ -198,7 +198,7 @@ class Exchange:
         if answer.status == elsewhere.STATUS and elsewhere.HEADER in answer.headers:
             group.elsewhere(peer, time.monotonic())
             return "elsewhere"
-        if answer.status < 500:
+        if not answer.is_error:
             group.answered(peer)
             return None
         group.failed(peer, time.monotonic())

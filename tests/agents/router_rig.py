@@ -21,7 +21,9 @@ from schemas.problems import LatencyTable, Service
 from schemas.settings import RouterSettings
 from tests.agents.making import instance, plan, rank, template
 
-Mood = Literal["well", "elsewhere", "500", "dies", "breaks off", "error event", "silent", "400"]
+Mood = Literal[
+    "well", "elsewhere", "500", "dies", "breaks off", "error event", "dead engine", "silent", "400"
+]
 HANG_S = 30.0
 ROOMY = template(latency=LatencyTable(batch=(64,), step_ms=(1.0,), prefill_ms_per_token=0.01, startup_s=1.0))
 
@@ -91,6 +93,10 @@ class FakeEngine:
     async def _stream(self, request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
+        if self.mood == "dead engine":
+            await self._say(response, {"error": {"message": "EngineDeadError", "code": 500}})
+            await response.write(b"data: [DONE]\n\n")
+            return response
         await self._say(response, self._body({"delta": {"role": "assistant", "content": ""}}))
         for number, word in enumerate(self.words):
             await self._say(response, self._body({"delta": {"content": word}}))

@@ -159,6 +159,13 @@ async def test_any_number_of_instances_may_drain() -> None:
     assert [len(engine.seen) for engine in drains] == [1] * 5
 
 
+async def test_a_stream_that_begins_with_an_error_of_the_engine_has_not_begun() -> None:
+    """vLLM answers 200 before it knows that its engine is dead."""
+    async with routed(e("i1", mood="dead engine"), e("i2")) as rig:
+        assert {(await rig.ask(stream=True)).text for _ in range(4)} == {"a b c"}
+        assert rig.total("finished") == 4
+
+
 async def test_nobody_listening_is_passed_over() -> None:
     gone = e("i0", endpoint="127.0.0.1:1")
     async with routed(e("i1")) as rig:
@@ -298,6 +305,14 @@ async def test_a_body_that_makes_no_sense_is_refused_by_name(body: bytes, param:
         assert answer.status == 400
         assert (await answer.json())["error"]["param"] == param
     assert not rig.engines[0].seen
+
+
+async def test_other_paths_are_not_found_in_the_shape_of_the_api() -> None:
+    async with routed(e()) as rig:
+        for method, path in (("POST", "/v1/embeddings"), ("GET", "/v1/chat/completions"), ("GET", "/")):
+            async with rig.client.request(method, f"{rig.url}{path}") as answer:
+                assert answer.status == 404
+                assert (await answer.json())["error"]["type"] == "invalid_request_error"
 
 
 async def test_a_compressed_body_is_refused() -> None:
