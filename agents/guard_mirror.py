@@ -32,6 +32,8 @@ class Mirror:
         self._order = Order()
         self._written: Status | None = None
         self._touched_s = 0.0
+        self._troubles: dict[str, str | None] = {}
+        """What is tried -> why it fails now."""
 
     def say(self, **news: Any) -> None:
         """Change these fields of the status."""
@@ -48,13 +50,27 @@ class Mirror:
             seen: fields of the status that change by themselves.
         """
         while True:
-            try:
-                self._obey(self._folder.read_order())
-                self.say(**seen())
-                self.write()
-            except (OSError, ValidationError) as error:
-                log.warning("the agent cannot be reached: %s", error)
+            self._try("touch", self._touch)  # first and by itself: it says that we live, whatever else fails
+            self._try("order", lambda: self._obey(self._folder.read_order()))
+            self.say(**seen())
+            self._try("status", self.write)
             await asyncio.sleep(MIRROR_S)
+
+    def _try(self, name: str, work: Callable[[], None]) -> None:
+        """Do it, and tell once what stands in the way, until that changes."""
+        try:
+            work()
+            trouble = None
+        except (OSError, ValidationError) as error:
+            trouble = f"{name}: {error}"
+        if trouble != self._troubles.get(name):
+            log.warning("the agent is %s", "reached again" if trouble is None else f"not reached: {trouble}")
+        self._troubles[name] = trouble
+
+    def _touch(self) -> None:
+        if time.monotonic() - self._touched_s > TOUCH_S:
+            self._folder.touch()
+            self._touched_s = time.monotonic()
 
     def write(self) -> None:
         """Tell what is new now.
@@ -65,9 +81,6 @@ class Mirror:
         if self.status != self._written:
             self._folder.write_status(self.status)
             self._written = self.status
-        if time.monotonic() - self._touched_s > TOUCH_S:
-            self._folder.touch()
-            self._touched_s = time.monotonic()
 
     def _obey(self, order: Order) -> None:
         if order != self._order:

@@ -1,10 +1,12 @@
 """What a guard and its agent say to each other by files, and what they make of logs and silence."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
+from agents import guard_mirror
 from agents.engine import EngineError
 from agents.guard_alarms import StoppedError, unless
 from agents.guard_engine import last_fault, refusal_of
@@ -132,6 +134,29 @@ def test_a_guard_is_silent_once_it_stops_touching_its_lock() -> None:
     assert not pulse.silent(7, 100.0 + SILENT_S)
     assert pulse.silent(7, 101.0 + SILENT_S)
     assert not pulse.silent(8, 102.0 + SILENT_S)
+
+
+async def test_a_guard_that_can_neither_read_nor_write_is_not_silent(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(status: Status) -> None:
+        raise OSError(errno.ENOSPC, f"no space for {status.state}")
+
+    with folder.held():
+        monkeypatch.setattr(guard_mirror, "MIRROR_S", 0.01)
+        monkeypatch.setattr(guard_mirror, "TOUCH_S", 0.0)
+        monkeypatch.setattr(folder, "write_status", full)
+        (folder.path / "order.json").write_text("{garbage")
+        mirror = guard_mirror.Mirror(folder)
+        running = asyncio.create_task(mirror.run(dict))
+        touched_ns = {folder.touched_ns()}
+        while len(touched_ns) < 5:
+            await asyncio.sleep(0.01)
+            touched_ns.add(folder.touched_ns())
+        assert len(caplog.messages) == 2, "each trouble is told once"
+        (folder.path / "order.json").write_text(Order(drain=True).model_dump_json())
+        await mirror.drain.wait()
+        running.cancel()
 
 
 # --- alarms ----------------------------------------------------------------------------------------------
