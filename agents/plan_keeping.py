@@ -86,9 +86,14 @@ async def with_kafka(new_bus: Callable[[], Bus], *jobs: Callable[[Bus], Awaitabl
                 wait_s = BACK_OFF_S
                 await _all(bus, jobs)
         except* KafkaError as errors:
-            log.warning("Kafka failed, next try in %g s: %s", wait_s, errors.exceptions[0])
+            log.warning("Kafka failed, next try in %g s: %s", wait_s, _first(errors))
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, BACK_OFF_LIMIT_S)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _all(bus: Bus, jobs: Sequence[Callable[[Bus], Awaitable[None]]]) -> None:

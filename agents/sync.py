@@ -14,18 +14,20 @@ with the plan on every plan and every `AGAIN_S`, so one that was restarted is pu
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterable
+from errno import EISDIR
 from functools import partial
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from agents.bus import Bus
-from agents.files import write_atomically
+from agents.files import make_writable, write_atomically
 from agents.lifespan import on_signals, until
 from agents.plan_keeping import KeptPlan, with_kafka
+from agents.urls import http_url
 from schemas.plans import Plan
 from schemas.settings import KafkaSettings
 
@@ -75,7 +77,7 @@ class WorkerApi:
         self._adding: dict[str, asyncio.Task[None]] = {}
 
     async def show(self, urls: frozenset[str]) -> None:
-        listed = await self._listed()
+        listed = await self.listed()
         for url in urls - listed - self._adding.keys():
             task = self._adding[url] = asyncio.create_task(self._add(url))
             task.add_done_callback(lambda _, url=url: self._adding.pop(url, None))  # type: ignore[misc]
@@ -84,7 +86,8 @@ class WorkerApi:
         for url in listed - urls:
             await self._change("remove_worker", url, ASK_S)
 
-    async def _listed(self) -> frozenset[str]:
+    async def listed(self) -> frozenset[str]:
+        """Its list as it is. Raises as `show` does."""
         timeout = aiohttp.ClientTimeout(total=ASK_S)
         async with self._session.get(f"{self._base}/list_workers", timeout=timeout) as answer:
             answer.raise_for_status()
@@ -211,7 +214,23 @@ def _text(error: BaseException) -> str:
 
 
 def is_url(to: str) -> bool:
-    return urlsplit(to).scheme in {"http", "https"}
+    """Whether a balancer is kept in step by its API, and not by a file.
+
+    Raises:
+        ValueError: it is a URL, and none that can be asked.
+    """
+    return "://" in to and bool(http_url(to))
+
+
+def check_file(path: Path) -> None:
+    """See that the list can be written there.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
+    make_writable(path.parent)
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -216,7 +216,7 @@ async def test_a_client_that_goes_away_takes_its_request_with_it(begun: bool) ->
         asking = asyncio.create_task(rig.ask(stream=True))
         await engine.asked_for()
         asking.cancel()
-        await asyncio.wait_for(engine.left.wait(), 3.0)  # three times the second that the issue gives
+        await asyncio.wait_for(engine.left.wait(), 3.0)  # three times the second it may take
         await asyncio.wait_for(rig.door.in_flight.none(), 3.0)
         way = rig.door.routes.way("tiny", "chat")
         assert way is not None

@@ -80,7 +80,7 @@ def test_twenty_changes_of_the_plan_do_not_add_up(changes: list[tuple[dict[str, 
 
 
 def test_twenty_changes_keep_a_thousand_requests_within_five_percent() -> None:
-    """The issue's: 1,000 requests, a change every 50 that moves one instance and re-rates another."""
+    """1,000 requests, a change every 50 that moves one instance and re-rates another."""
     here = Group(Memory())
     counts: Counter[str] = Counter()
     expected: Counter[str] = Counter()

@@ -5,6 +5,7 @@ little more, and between them nothing, our router, our router and the doors of t
 vllm-router. Latencies of streams are one-way, from the engine's write of an event to the client's read of it.
 """
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -15,9 +16,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
 
+from agents.sync import WorkerApi
 from schemas.problems import LatencyTable
 from tests.agents.making import instance, plan, rank, template
 
@@ -146,6 +149,28 @@ def vllm_router(endpoints: Sequence[str]) -> Iterator[Way | None]:
     ) as p:
         listening(f"127.0.0.1:{port}")
         yield Way("vllm-router", f"127.0.0.1:{port}", [psutil.Process(p.pid)])
+
+
+async def test_a_real_vllm_router_is_kept_in_step() -> None:
+    """What tests/agents/test_sync.py plays with a fake one."""
+    ports = [free_port() for _ in range(2)]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    with ExitStack() as stack:
+        process = stack.enter_context(
+            running(sys.executable, str(LOAD), "engine", ",".join(map(str, ports)), "1")
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
+        way = stack.enter_context(vllm_router([f"127.0.0.1:{ports[0]}"]))
+        if way is None:
+            pytest.skip(f"{VLLM_ROUTER} cannot be had here")
+        async with aiohttp.ClientSession() as session:
+            balancer = WorkerApi(session, f"http://{way.address}")
+            for wanted in ([urls[0]], urls, [urls[1]]):
+                await balancer.show(frozenset(wanted))
+                async with asyncio.timeout(60):
+                    while await balancer.listed() != frozenset(wanted):  # noqa: ASYNC110  it tells nobody
+                        await asyncio.sleep(0.1)
 
 
 def measure(way: Way, kind: str, number: int) -> dict[str, float]:
