@@ -40,7 +40,7 @@ def observe(state: State, policy: CorePolicy, instance: InstanceState) -> None:
     if instance.ready:
         return
     _note_refusals(state, policy, instance, said)
-    if any(report.phase == "queued" for report in there):
+    if _waits_for_slots(state, instance, there):
         instance.starts_since_ms = state.now_ms  # Who waits for a pull slot is not late.
     if instance.role != "draining" and instance.failed is None:
         instance.failed = _failure(instance, said) or _too_slow(state, policy, instance)
@@ -77,6 +77,12 @@ def _failure(instance: InstanceState, said: Reports) -> str | None:
         if report is not None and report.state in ENDED | {"draining"}:
             return f"{rank}: {report.state}: {report.reason or 'no reason given'}"
     return None
+
+
+def _waits_for_slots(state: State, instance: InstanceState, there: list[StageReport]) -> bool:
+    """Whether others have the slots: where a rank of its own has one, its peers wait for that rank."""
+    has_one = any(claim in state.pulls and state.pulls[claim].granted for claim in instance.claims)
+    return not has_one and any(report.phase == "queued" for report in there)
 
 
 def _too_slow(state: State, policy: CorePolicy, instance: InstanceState) -> str | None:

@@ -116,7 +116,7 @@ class InstanceState(Mutable):
     role_since_ms: int = 0
     """Log time at which it took its role."""
     starts_since_ms: int = 0
-    """Log time from which its start is timed: it took its role, or still waited for a pull slot."""
+    """Log time from which its start is timed: it took its role, or others still had all pull slots."""
     seen: tuple[str, ...] = ()
     """Ranks (`claim/stage`) that were reported for this attempt."""
     refused: tuple[str, ...] = ()

@@ -99,3 +99,18 @@ def test_an_instance_of_several_nodes_pulls_on_each() -> None:
     assert world.serving() == 1
     plans: list[Plan] = [p for p in world.plans if p.pulls]
     assert {len(p.pulls) for p in plans} == {1}
+
+
+def test_a_download_that_hangs_is_late_though_its_peer_waits_for_the_slot() -> None:
+    world = World(
+        policy(pull_slots=1, start_deadline_ms=60_000), solver=lambda p: greedy(p, ("1xL4", "1xL4"))
+    )
+    world.pull_ms = 10**9
+    world.offer(EAST, 1.0, 2)
+    world.offer(WEST, 2.0, 2)
+    world.demand(1.0, windows=30)
+    assert {i.attempt for p in world.plans for i in p.instances} == {1, 2, 3}
+    assert {i.pool for p in world.plans for i in p.instances} == {EAST, WEST}, "elsewhere after three"
+    world.pull_ms = 5_000
+    world.demand(1.0, windows=12)
+    assert world.serving() == 1
