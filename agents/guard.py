@@ -40,8 +40,8 @@ from agents.vllm import facts, launch
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-SECOND_S = 1.0
-"""How long a better reason may take to come."""
+SECOND_S = 3.0
+"""How long whoever saw a process die may take to say so."""
 FLUSH_S = 1.0
 """How long requests that were cut may take to tell their clients."""
 BUSY_S = 10.0
@@ -243,7 +243,7 @@ class Guard:
 
     async def _stuck(self, probe: Probe) -> str:
         why = await probe.stuck(self._spec.node.stuck_after_s)
-        await asyncio.sleep(SECOND_S)  # whoever sees a process die knows more
+        await asyncio.sleep(SECOND_S)  # a process that died is the better reason
         return why
 
     def _seen(self) -> dict[str, Any]:

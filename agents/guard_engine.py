@@ -35,7 +35,7 @@ TITLES = {"VLLM_PROCESS_NAME_PREFIX": "VLLM", "SPT_NOENV": "1"}
 END_S = 15.0
 """How long the watcher may take to end all; processes in the kernel (a device that hangs) take long."""
 _TAIL = 65_536
-_FAULT = re.compile(r"\b(\w+(?:\.\w+)*(?:Error|Exception|Interrupt)\b(?::.*)?)$")
+_FAULT = re.compile(r"(?<![`'\"\w])(\w+(?:\.\w+)*(?:Error|Exception|Interrupt)\b(?::.*)?)$")
 _HOLLOW = re.compile(r"(Engine core|WorkerProc) initialization failed")
 """Of what vLLM's processes say of each other: the cause stands above."""
 _MEMORY = re.compile(
@@ -106,8 +106,7 @@ class EngineProcesses:
         while True:
             if self._watcher.poll() is not None or (self._main is not None and not _runs(self._main)):
                 await self.exited()  # the watcher first ends what the main process left
-                fault = await asyncio.to_thread(self._last_fault)
-                return _exit(self._watcher.returncode) + (f": {fault}" if fault else "")
+                return await asyncio.to_thread(self._how_it_ended)
             for process, title in self._vital.items():
                 if not _runs(process):
                     return f"{title} (process {process.pid}) died"
@@ -157,10 +156,16 @@ class EngineProcesses:
                     titled[process] = title.split()[0]
         self._vital = {**self._vital, **titled}
 
-    def _last_fault(self) -> str | None:
+    def _how_it_ended(self) -> str:
+        status = self._watcher.returncode
+        if status < 0:
+            return f"vLLM's watcher was killed by {signal.Signals(-status).name}"
+        if status - 128 in set(signal.Signals):
+            return f"vLLM was killed by {signal.Signals(status - 128).name}"
         with self._log.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
-            return last_fault(log.read().decode(errors="replace"))
+            fault = last_fault(log.read().decode(errors="replace"))
+        return f"vLLM ended with status {status}" + (f": {fault}" if fault else "")
 
 
 def _spawn(launch: Launch, tag: str, log: Path) -> subprocess.Popen[bytes]:
@@ -181,12 +186,3 @@ def _runs(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _exit(status: int) -> str:
-    """How it ended, by the watcher's own status (negative), or the one it tells (128 + signal)."""
-    if status < 0:
-        return f"vLLM's watcher was killed by {signal.Signals(-status).name}"
-    if status - 128 in set(signal.Signals):
-        return f"vLLM was killed by {signal.Signals(status - 128).name}"
-    return f"vLLM ended with status {status}"

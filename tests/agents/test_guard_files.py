@@ -102,6 +102,7 @@ def test_a_sweep_keeps_the_newest_folders_of_the_ended(tmp_path: Path) -> None:
             "RuntimeError: Engine core initialization failed.\n",
             "RuntimeError: Engine core initialization failed.",
         ),
+        ("INFO if you see `OSError: too many files`, raise the limit: `OSError: x`\n", None),
         ("no error here, only ErrorLess words\n", None),
     ],
 )
