@@ -4,7 +4,8 @@
 major version and refuses a newer major (house.md, law 11).
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from opentelemetry import propagate
@@ -16,6 +17,7 @@ from schemas.topics import TOPICS, Topic
 MAJOR, MINOR = 1, 0
 Headers = list[tuple[str, bytes]]
 
+_SECRET = re.compile("passw|api.?key", re.IGNORECASE)
 _TYPES: dict[str, type[Frozen]] = {t.__name__: t for topic in TOPICS for t in topic.types}
 
 
@@ -89,17 +91,35 @@ def header_map(headers: Iterable[tuple[str, bytes]]) -> dict[str, str]:
 
 
 def describe(error: ValidationError) -> str:
-    """A validation error on one line: each field, what was wrong, and the value, unless it is secret."""
+    """A validation error on one line: each field, what was wrong, and the value, unless it is secret.
+
+    The error's notes come first: they name the file, where there is one.
+    """
     parts = []
     for item in error.errors(include_url=False):
-        where = ".".join(str(step) for step in item["loc"]) or "body"
+        where = _where(item["loc"])
         what = (
             "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
         )
-        secret = "password" in where and item["input"] is not None
+        secret = item["input"] is not None and is_secret(f"{where} {item['input']}")
         got = "a secret" if secret else repr(str(item["input"])[:80])
         parts.append(f"{where}: {what} (got {got})")
-    return "; ".join(parts)
+    return ": ".join([*getattr(error, "__notes__", ()), "; ".join(parts)])
+
+
+def is_secret(text: str) -> bool:
+    """Whether a field's name, or what was given for several fields, speaks of keys or passwords.
+
+    Names that are misspelt count too: what they were given is no less secret.
+    """
+    return _SECRET.search(text) is not None
+
+
+def _where(steps: Sequence[int | str]) -> str:
+    """The field's name; what follows `api_keys` in it would be a key."""
+    names = [str(step) for step in steps]
+    shown = names[: names.index("api_keys") + 1] if "api_keys" in names else names
+    return ".".join(shown) or "body"
 
 
 def _type_of(topic: Topic, headers: Mapping[str, str]) -> type[Frozen]:

@@ -33,6 +33,7 @@ from pydantic_settings import (
 
 from schemas.base import Millis, Name
 from schemas.catalog import SHIPPED_CATALOG
+from schemas.codec import is_secret
 from schemas.topics import AUDIT_MS, Topic
 
 _CLOSED = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -170,6 +171,10 @@ class NodeSettings(BaseModel):
     """Whose metadata service tells that a spot node will be taken away."""
 
 
+ApiKey = Annotated[str, Field(pattern=r"^\S+$")]
+"""As it stands after `Bearer`; never empty."""
+
+
 class RouterSettings(BaseModel):
     """The OpenAI-compatible door of the fleet."""
 
@@ -177,7 +182,7 @@ class RouterSettings(BaseModel):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8000
     """0 picks a free one."""
-    api_keys: dict[str, Name] = {}
+    api_keys: Annotated[dict[ApiKey, Name], Field(repr=False)] = {}
     """Key -> tenant; empty lets everybody in as tenant `default`."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 16 * 1024 * 1024
     prefer_region: str | None = None
@@ -280,4 +285,5 @@ def _not_json(error: SettingsError, environment: Mapping[str, str]) -> ValueErro
     if not isinstance(cause, json.JSONDecodeError):
         return error
     names = [n for n, value in environment.items() if n.upper().startswith(PREFIX) and value == cause.doc]
-    return ValueError(f"{', '.join(names)}: {cause.doc[:80]!r}, expected JSON ({cause})")
+    got = "a secret" if is_secret(f"{names} {cause.doc}") else repr(cause.doc[:80])
+    return ValueError(f"{', '.join(names)}: {got}, expected JSON ({cause})")

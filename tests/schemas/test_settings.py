@@ -35,6 +35,11 @@ def test_a_password_shows_in_no_error_and_in_no_repr() -> None:
     assert "wonder" not in f"{settings!r} {settings} {settings.model_dump_json()}"
 
 
+def test_keys_show_in_no_repr() -> None:
+    settings = load_settings(router={"api_keys": {"sk-very-secret": "a"}})
+    assert "sk-very" not in f"{settings!r} {settings}"
+
+
 def test_a_process_that_we_start_reaches_the_same_kafka(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
