@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -14,9 +14,16 @@ def load_yaml(model: type[Model], path: Path) -> Model:
 
     Raises:
         OSError: the file cannot be read.
-        yaml.YAMLError: it is no YAML.
-        pydantic.ValidationError: a field is missing, unknown or impossible; the error names it.
+        yaml.YAMLError: it is no YAML; the error names the file.
+        pydantic.ValidationError: a field is missing, unknown or impossible; the error names it, and a note
+            the file.
     """
+    with path.open("rb") as file:
+        content = yaml.safe_load(file)
     # JSON in between, so that YAML's lists meet the strict models as JSON arrays do.
-    plain = TypeAdapter(object).dump_json(yaml.safe_load(path.read_text()))
-    return model.model_validate_json(plain)
+    plain = TypeAdapter(object).dump_json(content)
+    try:
+        return model.model_validate_json(plain)
+    except ValidationError as error:
+        error.add_note(str(path))
+        raise
