@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -17,3 +18,14 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder, and see that files can be made in it: rights alone do not say so.
+
+    Raises:
+        OSError: it cannot be made or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=folder, prefix=".writable-"):
+        pass

@@ -19,6 +19,7 @@ from agents.bus import Bus
 from agents.lifespan import on_signals, until
 from agents.plan_keeping import KeptPlan, with_kafka
 from agents.router_telemetry import Outbox, next_second_s
+from agents.urls import http_url
 from agents.vllm_metrics import Differences, NoVllm, Reading, merged, read
 from schemas.catalog import Phase
 from schemas.events import TelemetrySample
@@ -136,12 +137,22 @@ class Scraper:
 
 
 def targets_of(urls: Sequence[str], slo_class: str) -> tuple[Target, ...]:
-    """Targets by the addresses of their metrics: host:port, a base URL, or the whole URL."""
-    whole = [url if "://" in url else f"http://{url}" for url in urls]
-    whole = [url if url.endswith("/metrics") else f"{url.rstrip('/')}/metrics" for url in whole]
-    return tuple(
-        Target(name=url.split("://")[1].split("/")[0], url=url, slo_class=slo_class) for url in whole
-    )
+    """Targets by the addresses of their metrics: host:port, a base URL, or the whole URL.
+
+    Raises:
+        ValueError: an address is none; it is named.
+    """
+    return tuple(_target(url, slo_class) for url in urls)
+
+
+def _target(given: str, slo_class: str) -> Target:
+    whole = given if "://" in given else f"http://{given}"
+    whole = whole if whole.endswith("/metrics") else f"{whole.rstrip('/')}/metrics"
+    try:
+        where = http_url(whole).netloc.rpartition("@")[2]
+    except ValueError as error:
+        raise ValueError(f"{given!r}, expected an http or https URL with a host, or host:port") from error
+    return Target(name=where, url=whole, slo_class=slo_class)
 
 
 def run(

@@ -175,3 +175,9 @@ def test_an_address_or_a_file() -> None:
     assert is_url("https://h")
     assert not is_url("/etc/endpoints.json")
     assert not is_url("endpoints.json")
+
+
+@pytest.mark.parametrize("to", ["ftp://x", "http://", "unix:///run/x", "http://h:99999"])
+def test_a_url_of_another_scheme_or_without_a_host_is_no_balancer(to: str) -> None:
+    with pytest.raises(ValueError, match="expected an http or https URL"):
+        is_url(to)
