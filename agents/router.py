@@ -84,7 +84,7 @@ async def run_router(
     site = web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG)
     tasks: list[asyncio.Task[None]] = []
     try:
-        await site.start()
+        await _open(site, settings)
         endpoint = f"{settings.host}:{runner.addresses[0][1]}"
         write_atomically(state_dir / "endpoint", endpoint)
         log.info("serving at http://%s/v1", endpoint)
@@ -106,6 +106,14 @@ async def run_router(
         if tasks:
             await asyncio.wait(tasks, timeout=FAREWELL_S)
         await runner.cleanup()
+
+
+async def _open(site: web.TCPSite, settings: RouterSettings) -> None:
+    try:
+        await site.start()
+    except OSError as error:  # a name that is none, an address of another machine, a port in use
+        said = f"{settings.host}:{settings.port}: {error.strerror or error}"
+        raise OSError(f"router.host, router.port: {said}") from error
 
 
 async def _tick(door: RouterDoor) -> None:

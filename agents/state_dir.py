@@ -1,12 +1,13 @@
 """What a node keeps on disk: its ledger and the newest plan. Written whole or not at all.
 
-One process at a time owns the folder: two would both believe to be first to start an attempt.
+One process at a time owns the folder: two would both believe to be first to start an attempt. So it is with
+the folders of routers and scrapers, whose telemetry would be taken for one process'.
 """
 
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,27 +25,36 @@ class StateError(RuntimeError):
     """The folder cannot be used; the text names the file and what to do."""
 
 
+@contextmanager
+def owned(folder: Path, who: str) -> Iterator[None]:
+    """Make the folder, and keep others out while inside; the kernel lets go when the process dies.
+
+    Args:
+        who: what has the folder, for the error.
+
+    Raises:
+        StateError: another process has it.
+        OSError: it cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder / "lock"
+    with lock.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StateError(f"{lock}: another {who} runs on this state") from error
+        yield
+
+
 class StateDir:
     """`ledger.json` and `plan.json` in one folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    @contextmanager
-    def owned(self) -> Iterator[None]:
-        """Make the folder, and keep others out while inside; the kernel lets go when the process dies.
-
-        Raises:
-            StateError: another process has it.
-        """
-        self._path.mkdir(parents=True, exist_ok=True)
-        lock = self._path / "lock"
-        with lock.open("w") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StateError(f"{lock}: another node agent runs on this state") from error
-            yield
+    def owned(self) -> AbstractContextManager[None]:
+        """Keep other agents out while inside (`owned`)."""
+        return owned(self._path, "node agent")
 
     def read_ledger(self) -> Ledger:
         """The ledger, a new one on the first start.

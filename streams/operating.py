@@ -41,8 +41,9 @@ async def request_drain(settings: Settings, node: str, *, undo: bool, by: str) -
 def _check(state: State, node: str, *, undo: bool) -> None:
     known = state.nodes.get(node)
     if known is None:
-        some = ", ".join(sorted(state.nodes)[:10]) or "none is registered"
-        raise ValueError(f"NODE: {node!r} is no node of this fleet, expected one of {some}")
+        some = ", ".join(sorted(state.nodes)[:10])
+        expected = f"expected one of {some}" if some else "which has none yet"
+        raise ValueError(f"NODE: {node!r} is no node of this fleet, {expected}")
     if undo and known.drained_by is None:
         raise ValueError(f"--undo: nobody drains {node!r}, expected a node that is drained")
 

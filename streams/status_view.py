@@ -16,12 +16,12 @@ LATE_PLAN_S = 90.0
 
 
 def show(status: Status) -> None:
-    console = Console()
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console = Console(width=WIDE)
-    console.print(_headline(status), markup=False, highlight=False, soft_wrap=True)
+        console = Console(width=WIDE, markup=False, emoji=False)
+    console.print(_headline(status), highlight=False, soft_wrap=True)
     for name, text in _wrong(status):
-        console.print(f"  {name}: {text}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"  {name}: {text}", style="bold red", highlight=False, soft_wrap=True)
     for table in (_services(status), _instances(status), _nodes(status)):
         if table.row_count:
             console.print(table)

@@ -14,6 +14,7 @@ from agents.simulated import ENGINE, SimulatedEngine
 from schemas.catalog import Catalog, load_catalog
 from schemas.problems import Pool
 from schemas.settings import NodeSettings, Settings
+from streams.commands.shared import state_folder
 
 
 @dataclass(frozen=True)
@@ -64,5 +65,5 @@ def registration(
 
 
 def state_dir_of(settings: Settings, place: Place) -> Path:
-    """The node's own folder."""
-    return (settings.state_dir / "nodes" / place.name).absolute()
+    """The node's own folder, made."""
+    return state_folder(settings, "nodes", place.name)

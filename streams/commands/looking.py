@@ -46,7 +46,8 @@ def plans(
     from streams.watch import follow
 
     shared.need_topics(context.obj)
-    asyncio.run(follow(context.obj, as_json=as_json, once=once))
+    with shared.bad_input():
+        asyncio.run(follow(context.obj, as_json=as_json, once=once))
 
 
 @log_app.command("export")
@@ -60,7 +61,8 @@ def log_export(
     from streams.audit import export
 
     shared.need_topics(context.obj)
-    written = asyncio.run(export(context.obj, output))
+    with shared.bad_input():
+        written = asyncio.run(export(context.obj, output))
     typer.echo(f"{written} records", err=True)
 
 

@@ -7,6 +7,7 @@ import typer
 
 from schemas.settings import Settings
 from streams.commands import shared
+from streams.commands.engines import FittedNode, Place, simulated_node
 
 app = typer.Typer()
 command = partial(app.command, rich_help_panel="Nodes")
@@ -38,23 +39,31 @@ def node(
     On purpose it looks for neither Kafka nor the topics first: what a node runs needs neither, so the agent
     starts without and tries until they answer.
     """
-    from agents import node as agent
-    from agents.state_dir import StateError
     from schemas.problems import Pool
-    from streams.commands.engines import Place, simulated_node
 
     settings: Settings = context.obj
     shared.trace()
-    try:
-        with shared.bad_input():
-            pool = Pool.model_validate({"cloud": cloud, "region": region, "zone": zone, "market": market})
-            place = Place(name, pool, configuration, claim)
-            if (engine or settings.node.engine) == "vllm":
-                from streams.commands.engines_vllm import vllm_node
+    with shared.bad_input():
+        pool = Pool.model_validate({"cloud": cloud, "region": region, "zone": zone, "market": market})
+        place = Place(name, pool, configuration, claim)
+        fitted = _fitted(settings, place, engine or settings.node.engine, time_scale)
+    _run(settings, fitted)
 
-                fitted = vllm_node(settings, place)
-            else:
-                fitted = simulated_node(settings, place, time_scale)
+
+def _fitted(settings: Settings, place: Place, engine: str, time_scale: float) -> FittedNode:
+    if engine == "vllm":
+        from streams.commands.engines_vllm import vllm_node
+
+        return vllm_node(settings, place)
+    return simulated_node(settings, place, time_scale)
+
+
+def _run(settings: Settings, fitted: FittedNode) -> None:
+    """An agent whose disk fails ends with one line; any other error is ours, and keeps its traceback."""
+    from agents import node as agent
+    from agents.state_dir import StateError
+
+    try:
         agent.run(
             settings.kafka,
             settings.topic_prefix,
@@ -63,5 +72,5 @@ def node(
             fitted.engines,
             fittings=fitted.fittings,
         )
-    except StateError as error:
+    except (StateError, OSError) as error:
         raise shared.refused(str(error)) from error

@@ -74,7 +74,7 @@ def topics_list(context: typer.Context) -> None:
         table.add_row(
             settings.topic(topic), topic.key, str(settings.partitions(topic)), days, topic.flow, types
         )
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 @topics_app.command("asyncapi")

@@ -3,10 +3,12 @@
 import socket
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
+from schemas.base import Name as PlainName
 from schemas.settings import Settings
 from streams.commands import shared
 
@@ -45,28 +47,26 @@ def router(
     shared.trace()
     with shared.bad_input():
         called = _name(name)
-        kept = settings.state_dir.absolute() / "routers" / called
         if sync_to is not None:
             _refuse("with --sync-to", **{"--port": port, "--prefer-region": prefer_region})
-            _sync(settings, kept, called, sync_to, model, slo_class)
+            _sync(settings, called, sync_to, model, slo_class)
         else:
             _refuse("without --sync-to", **{"--model": model, "--slo-class": slo_class})
-            _route(settings, kept, called, {"port": port, "prefer_region": prefer_region})
+            _route(settings, called, {"port": port, "prefer_region": prefer_region})
 
 
-def _route(settings: Settings, kept: Path, name: str, given: dict[str, object]) -> None:
+def _route(settings: Settings, name: str, given: dict[str, object]) -> None:
     from agents.router import run
     from schemas.catalog import load_catalog
     from streams.served import levels_of
 
     chosen = settings.router.model_copy(update={k: v for k, v in given.items() if v is not None})
     levels = levels_of(settings, load_catalog(settings.catalog))
-    run(settings.kafka, settings.topic_prefix, kept, chosen, name, levels)
+    with shared.own_folder(settings, "router", "routers", name) as kept:
+        run(settings.kafka, settings.topic_prefix, kept, chosen, name, levels)
 
 
-def _sync(
-    settings: Settings, kept: Path, name: str, to: str, model: str | None, slo_class: str | None
-) -> None:
+def _sync(settings: Settings, name: str, to: str, model: str | None, slo_class: str | None) -> None:
     from agents.sync import run
     from schemas.catalog import load_catalog
     from streams.served import levels_of
@@ -79,7 +79,21 @@ def _sync(
         raise ValueError(f"--model: missing, expected one of {', '.join(models)}: a balancer knows one model")
     if slo_class is not None and (model or models[0], slo_class) not in served:
         raise ValueError(f"--slo-class: {slo_class!r} is no class of {model or models[0]}")
-    run(settings.kafka, settings.topic_prefix, kept, to, name, model, slo_class)
+    _check_balancer(to)
+    with shared.own_folder(settings, "router", "syncs", name) as kept:
+        run(settings.kafka, settings.topic_prefix, kept, to, name, model, slo_class)
+
+
+def _check_balancer(to: str) -> None:
+    from agents.sync import check_file, is_url
+
+    try:
+        if not is_url(to):
+            check_file(Path(to))
+    except OSError as error:
+        raise ValueError(f"--sync-to: {to} cannot be written: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"--sync-to: {error}") from error
 
 
 @command()
@@ -106,9 +120,14 @@ def scrape(
         called = _name(name)
         if (slo_class is None) != (not urls):
             raise ValueError(f"--slo-class: {slo_class!r}, expected with URLs and only with them")
-        targets = targets_of(urls or [], slo_class or "")
-        kept = settings.state_dir.absolute() / "scrapers" / called
-        run(settings.kafka, settings.topic_prefix, kept, called, targets)
+        if slo_class is not None:
+            _check(slo_class, "--slo-class", PlainName, "a name without white space, `/` and `|`")
+        try:
+            targets = targets_of(urls or [], slo_class or "")
+        except ValueError as error:
+            raise ValueError(f"URL: {error}") from error
+        with shared.own_folder(settings, "scrape", "scrapers", called) as kept:
+            run(settings.kafka, settings.topic_prefix, kept, called, targets)
 
 
 def _refuse(when: str, **given: object) -> None:
@@ -120,9 +139,15 @@ def _refuse(when: str, **given: object) -> None:
 
 def _name(given: str | None) -> str:
     """Checked, since it is a folder's name, too."""
-    from pydantic import TypeAdapter
-
     from agents.identity import NodeName
 
-    name: str = TypeAdapter(NodeName).validate_python(socket.gethostname() if given is None else given)
+    name = socket.gethostname() if given is None else given
+    _check(name, "--name", NodeName, "letters, digits, `.`, `_`, `-`, the first a letter or a digit")
     return name
+
+
+def _check(given: str, option: str, kind: Any, expected: str) -> None:
+    try:
+        TypeAdapter(kind).validate_python(given)
+    except ValidationError as error:
+        raise ValueError(f"{option}: {given!r}, expected {expected}") from error

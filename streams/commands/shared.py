@@ -14,6 +14,8 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from pydantic import ValidationError
 from rich.console import Console
 
+from agents.files import make_writable
+from agents.state_dir import StateError, owned
 from schemas.codec import describe
 from schemas.settings import Settings
 
@@ -23,7 +25,8 @@ File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True
 
 def refused(text: str) -> typer.Exit:
     """To be raised: the one line that says what was wrong, and exit code 2."""
-    Console(stderr=True, soft_wrap=True).print(f"coral: {text}", markup=False, highlight=False)
+    console = Console(stderr=True, soft_wrap=True, markup=False, emoji=False, highlight=False)
+    console.print(f"coral: {text}")
     return typer.Exit(BAD_INPUT)
 
 
@@ -36,8 +39,35 @@ def bad_input() -> Iterator[None]:
         raise refused(describe(error)) from error
     except KafkaError as error:
         raise refused(f"Kafka: {error}") from error
-    except (ValueError, OSError, yaml.YAMLError) as error:
+    except (ValueError, OSError, StateError, yaml.YAMLError) as error:
         raise refused(" ".join(str(error).split())) from error  # YAML's errors have several lines
+
+
+def state_folder(settings: Settings, *names: str) -> Path:
+    """A folder under `state_dir`, made.
+
+    Raises:
+        OSError: it cannot be made or written; the setting is named.
+    """
+    folder = settings.state_dir.absolute().joinpath(*names)
+    try:
+        make_writable(folder)
+    except OSError as error:
+        raise OSError(f"state_dir: {folder} cannot be written: {error.strerror}") from error
+    return folder
+
+
+@contextmanager
+def own_folder(settings: Settings, who: str, *names: str) -> Iterator[Path]:
+    """A folder under `state_dir` that no other process uses meanwhile.
+
+    Raises:
+        OSError: as `state_folder`.
+        StateError: another process has it.
+    """
+    folder = state_folder(settings, *names)
+    with owned(folder, who):
+        yield folder
 
 
 @contextmanager

@@ -51,8 +51,8 @@ def run_demo(given: Settings, script: Script, *, seconds: float | None, as_json:
     Raises:
         BlockingIOError: another demo has the folder.
     """
-    console = Console(stderr=as_json)
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    console = Console(stderr=as_json, markup=False, emoji=False)
+    say = partial(console.print, highlight=False, soft_wrap=True)
     folder = (given.state_dir / "demo").resolve()
     bootstrap = given.kafka.bootstrap_servers if "bootstrap_servers" in given.kafka.model_fields_set else None
     _both_signals_interrupt()

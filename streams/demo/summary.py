@@ -58,4 +58,4 @@ def show(console: Console, summary: dict[str, object]) -> None:
 
 
 def show_json(summary: dict[str, object]) -> None:
-    Console(soft_wrap=True).print(json.dumps(summary), markup=False, highlight=False)
+    Console(soft_wrap=True, emoji=False).print(json.dumps(summary), markup=False, highlight=False)

@@ -4,6 +4,9 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, nullcontext
+from errno import ENOSPC
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -11,10 +14,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from agents.kafka_probe import free_ports
+from agents.state_dir import owned
 from schemas.catalog import load_catalog
 from schemas.settings import load_settings
 from streams.cli import app
 from streams.control import policy_of
+from streams.core.state import State
 from streams.entry import INTERRUPTED
 from tests.e2e.rig import HANG_S, REPO, ask
 
@@ -110,6 +115,85 @@ def test_the_policy_takes_whole_numbers_and_shares() -> None:
     settings = load_settings(control={"policy": given})
     policy = policy_of(settings, load_catalog(settings.catalog))
     assert (policy.headroom, policy.price_change, policy.solve_interval_ms) == (1.0, 0.5, 15_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CORAL_ROUTER__API_KEYS", '{"sk-very-secret": ""}'),
+        ("CORAL_ROUTER__API_KEYS", '{"sk-very-secret"'),
+        ("CORAL_ROUTER__API_KEYS", '"sk-very-secret"'),
+        ("CORAL_ROUTER__API_KEYS", '{"sk-very-secret with a space": "a"}'),
+        ("CORAL_ROUTER__API_KEY", '{"sk-very-secret": "a"}'),
+        ("CORAL_ROUTER", '{"api_keys": {"sk-very-secret": 1'),
+        ("CORAL_ROUTER", '[{"api_keys": {"sk-very-secret": "a"}}]'),
+        ("CORAL_KAFKA", '{"sasl_password": "sk-very-secret"'),
+        ("CORAL_KAFKA__SASL_PASSWRD", "sk-very-secret"),
+    ],
+)
+def test_no_refusal_shows_a_secret(name: str, value: str) -> None:
+    line = refused("topics", "list", env={name: value})
+    assert "sk-very" not in line
+    assert "a secret" in line
+    assert line.startswith(("coral: router", "coral: kafka", f"coral: {name}"))
+
+
+def test_an_empty_key_lets_nobody_in() -> None:
+    line = refused("topics", "list", env={"CORAL_ROUTER__API_KEYS": '{"": "a"}'})
+    assert line.startswith("coral: router.api_keys: ")
+
+
+# --- what cannot be written --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("node", "--name", "a", "--cloud", "gcp", "--region", "r", "--configuration", "1xL4"),
+        ("router", "--port", "0"),
+        ("scrape",),
+    ],
+)
+def test_a_state_dir_that_cannot_be_made_is_named(command: tuple[str, ...]) -> None:
+    line = refused(*command, env={"CORAL_STATE_DIR": "/proc/foo"})
+    assert line.startswith("coral: state_dir: /proc/foo/")
+
+
+def test_a_node_whose_disk_fails_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(ENOSPC, "No space left on device", "ledger.draft")
+
+    monkeypatch.setattr("agents.node.run", fail)
+    assert "No space left on device: 'ledger.draft'" in refused(*NODE)
+
+
+def test_an_export_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> AsyncIterator[object]:
+        nobody: tuple[object, ...] = ()
+        for entry in nobody:
+            yield entry
+
+    monkeypatch.setattr("streams.commands.shared.need_topics", lambda _: None)
+    monkeypatch.setattr("streams.log.read", nothing)
+    assert "'/proc/x'" in refused("log", "export", "-o", "/proc/x")
+
+
+# --- files and names ---------------------------------------------------------------------------------
+def test_a_file_of_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.commands.shared.need_topics", lambda _: None)
+    assert "/etc/passwd: " in refused("provision", "--static", "/etc/passwd")
+
+
+def test_a_drain_of_a_fleet_without_nodes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def empty(_: object) -> State:
+        return State()
+
+    monkeypatch.setattr("streams.commands.shared.need_topics", lambda _: None)
+    monkeypatch.setattr("streams.operating.Bus", lambda *_: nullcontext())
+    monkeypatch.setattr("streams.operating._fold", empty)
+    assert refused("drain", "x") == "coral: NODE: 'x' is no node of this fleet, which has none yet\n"
+
+
+def test_a_line_is_shown_as_it_is() -> None:
+    assert "':smile:'" in refused("node", "--name", ":smile:", *PLACE, "--configuration", "1xL4")
 
 
 # --- options ---------------------------------------------------------------------------------------
@@ -270,10 +354,15 @@ def test_the_doctor_names_what_is_missing_and_says_so_by_its_exit_code() -> None
 
 
 # --- routers -------------------------------------------------------------------------------------------
+PHI = ("--model", "phi-4-14b")
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("router", "--name", "a/b"), "'a/b'"),
+        (("router", "--name", "a/b"), "--name: 'a/b', expected letters, digits"),
+        (("router", "--name", "../x"), "--name: '../x', expected letters, digits"),
+        (("router", "--name", ""), "--name: '', expected letters, digits"),
         (("router", "--model", "m"), "--model: 'm', expected none without --sync-to"),
         (("router", "--slo-class", "c"), "--slo-class: 'c', expected none without --sync-to"),
         (("router", "--sync-to", "f", "--port", "1"), "--port: 1, expected none with --sync-to"),
@@ -286,15 +375,35 @@ def test_the_doctor_names_what_is_missing_and_says_so_by_its_exit_code() -> None
         ),
         (("scrape", "h:1"), "--slo-class: None, expected with URLs and only with them"),
         (("scrape", "--slo-class", "c"), "--slo-class: 'c', expected with URLs and only with them"),
-        (("scrape", "--name", ".."), "'..'"),
+        (("router", "--sync-to", "ftp://x", *PHI), "--sync-to: 'ftp://x', expected an http or https URL"),
+        (("router", "--sync-to", "http://", *PHI), "--sync-to: 'http://', expected an http or https URL"),
+        (("router", "--sync-to", "/proc/x", *PHI), "--sync-to: /proc/x cannot be written"),
+        (("router", "--sync-to", "/proc", *PHI), "--sync-to: /proc cannot be written"),
+        (("scrape", "--name", ".."), "--name: '..', expected letters, digits"),
+        (("scrape", "ftp://x", "--slo-class", "a"), "URL: 'ftp://x', expected an http or https URL"),
+        (("scrape", "h:99999", "--slo-class", "a"), "URL: 'h:99999', expected an http or https URL"),
+        (("scrape", "h:1", "--slo-class", "a/b"), "--slo-class: 'a/b', expected a name without white space"),
     ],
 )
 def test_a_router_that_cannot_be_is_refused(command: tuple[str, ...], said: str) -> None:
     assert said in refused(*command)
 
 
-def test_a_router_needs_an_address_of_this_machine() -> None:
-    assert "192.0.2.1" in refused("router", "--port", "0", env={"CORAL_ROUTER__HOST": "192.0.2.1"})
+@pytest.mark.parametrize("host", ["192.0.2.1", "nosuchhost.invalid"])
+def test_a_router_needs_an_address_of_this_machine(host: str) -> None:
+    line = refused("router", "--port", "0", env={"CORAL_ROUTER__HOST": host})
+    assert line.startswith(f"coral: router.host, router.port: {host}:0: ")
+
+
+@pytest.mark.parametrize("command", [("router",), ("router", "--sync-to", "f", *PHI), ("scrape",)])
+def test_one_process_of_a_name_runs_on_a_machine(tmp_path: Path, command: tuple[str, ...]) -> None:
+    for folder in ("routers", "syncs", "scrapers"):
+        (tmp_path / ".coral" / folder / "a").mkdir(parents=True)
+    with ExitStack() as held:
+        for folder in ("routers", "syncs", "scrapers"):
+            held.enter_context(owned(tmp_path / ".coral" / folder / "a", "process"))
+        line = refused(*command, "--name", "a", env={"CORAL_ROUTER__PORT": "0"})
+    assert line.endswith(f"/a/lock: another {command[0]} runs on this state\n")
 
 
 def test_a_router_serves_what_the_catalog_has() -> None:
