@@ -4,7 +4,6 @@
 major version and refuses a newer major (house.md, law 11).
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +11,12 @@ from opentelemetry import propagate
 from pydantic import ValidationError
 
 from schemas.base import Frozen
+from schemas.secret import is_secret
 from schemas.topics import TOPICS, Topic
 
 MAJOR, MINOR = 1, 0
 Headers = list[tuple[str, bytes]]
 
-_SECRET = re.compile("passw|api.?key", re.IGNORECASE)
 _TYPES: dict[str, type[Frozen]] = {t.__name__: t for topic in TOPICS for t in topic.types}
 
 
@@ -105,14 +104,6 @@ def describe(error: ValidationError) -> str:
         got = "a secret" if secret else repr(str(item["input"])[:80])
         parts.append(f"{where}: {what} (got {got})")
     return ": ".join([*getattr(error, "__notes__", ()), "; ".join(parts)])
-
-
-def is_secret(text: str) -> bool:
-    """Whether a field's name, or what was given for several fields, speaks of keys or passwords.
-
-    Names that are misspelt count too: what they were given is no less secret.
-    """
-    return _SECRET.search(text) is not None
 
 
 def _where(steps: Sequence[int | str]) -> str:

@@ -33,7 +33,7 @@ from pydantic_settings import (
 
 from schemas.base import Millis, Name
 from schemas.catalog import SHIPPED_CATALOG
-from schemas.codec import is_secret
+from schemas.secret import is_secret
 from schemas.topics import AUDIT_MS, Topic
 
 _CLOSED = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
