@@ -7,7 +7,7 @@ disk, and keeps its telemetry for a while. Told to end, it takes nothing new and
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -81,39 +81,50 @@ async def run_router(
     kept.read()
     runner = new_runner(door.app)
     await runner.setup()
-    site = web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG)
     tasks: list[asyncio.Task[None]] = []
     try:
-        await _open(site, settings)
-        endpoint = f"{settings.host}:{runner.addresses[0][1]}"
-        write_atomically(state_dir / "endpoint", endpoint)
-        log.info("serving at http://%s/v1", endpoint)
+        site = await _open(runner, settings, state_dir / "endpoint")
         bus = partial(Bus, kafka, prefix, f"router/{name}")
         tasks.append(asyncio.create_task(with_kafka(bus, kept.follow, door.outbox.send)))
         tasks.append(asyncio.create_task(_tick(door)))
         await until(told, tasks)
-        log.info("told to end; %d requests may take %g s more", door.in_flight.count, drain_s)
         door.stopping = True
         await site.stop()
-        finishing = asyncio.create_task(door.in_flight.none())
-        await within(drain_s, until(hurry, [finishing]))
-        finishing.cancel()
-        door.close_second()
-        await within(FAREWELL_S, door.outbox.emptied())
+        await _finish(door, hurry, drain_s)
     finally:
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=FAREWELL_S)
+        await _cancel(tasks)
         await runner.cleanup()
 
 
-async def _open(site: web.TCPSite, settings: RouterSettings) -> None:
+async def _open(runner: web.AppRunner, settings: RouterSettings, told: Path) -> web.TCPSite:
+    """Serve, and write down where."""
+    site = web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG)
     try:
         await site.start()
     except OSError as error:  # a name that is none, an address of another machine, a port in use
         said = f"{settings.host}:{settings.port}: {error.strerror or error}"
         raise OSError(f"router.host, router.port: {said}") from error
+    endpoint = f"{settings.host}:{runner.addresses[0][1]}"
+    write_atomically(told, endpoint)
+    log.info("serving at http://%s/v1", endpoint)
+    return site
+
+
+async def _finish(door: RouterDoor, hurry: asyncio.Event, drain_s: float) -> None:
+    """End what is open, and tell of it."""
+    log.info("told to end; %d requests may take %g s more", door.in_flight.count, drain_s)
+    finishing = asyncio.create_task(door.in_flight.none())
+    await within(drain_s, until(hurry, [finishing]))
+    finishing.cancel()
+    door.close_second()
+    await within(FAREWELL_S, door.outbox.emptied())
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=FAREWELL_S)
 
 
 async def _tick(door: RouterDoor) -> None:

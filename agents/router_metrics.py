@@ -5,6 +5,7 @@ Counters are fed once a second from the tallies that telemetry is made of, so re
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -26,43 +27,35 @@ class RouterMetrics:
 
     def __init__(self, routes: Routes, outbox: Outbox, promises: "Promises") -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, labelnames=_LABELS, registry=self.registry)
+        self._requests = counter(
             "coral_router_requests",
             "Requests by what became of them; `offered` is every one.",
             (*_LABELS, "outcome"),
-            registry=self.registry,
         )
-        self._tokens = Counter(
+        self._tokens = counter(
             "coral_router_tokens",
             "Tokens of finished requests; `cached` ones are input too.",
             (*_LABELS, "kind"),
-            registry=self.registry,
         )
-        self._ttft = Histogram(
+        self._ttft = histogram(
             "coral_router_ttft_seconds",
             "From a request's arrival to the first token of its stream.",
-            _LABELS,
             buckets=_TTFT_S,
-            registry=self.registry,
         )
-        self._tpot = Histogram(
-            "coral_router_tpot_seconds",
-            "Mean time per token of a stream after its first.",
-            _LABELS,
-            buckets=_TPOT_S,
-            registry=self.registry,
+        self._tpot = histogram(
+            "coral_router_tpot_seconds", "Mean time per token of a stream after its first.", buckets=_TPOT_S
         )
-        self.choices = Counter(
+        self.choices = counter(
             "coral_router_choices",
             "Where requests went: to the owner of their prefix, to the next on the ring, in turn.",
             ("how",),
-            registry=self.registry,
         )
-        self.retries = Counter(
+        self.retries = counter(
             "coral_router_retries",
             "Requests sent to another instance before their first token, by why.",
             ("why",),
-            registry=self.registry,
         )
         self.registry.register(_Standing(routes, outbox))
         self._promises = promises
