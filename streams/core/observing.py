@@ -43,7 +43,7 @@ def observe(state: State, policy: CorePolicy, instance: InstanceState) -> None:
     if _waits_for_slots(state, instance, there):
         instance.starts_since_ms = state.now_ms  # Who waits for a pull slot is not late.
     if instance.role != "draining" and instance.failed is None:
-        instance.failed = _failure(instance, said) or _too_slow(state, policy, instance)
+        _note_failure(state, policy, instance, said)
     if instance.failed is not None and instance.role != "draining":
         instance.take("draining", state.now_ms)
         instance.retry_at_ms = state.now_ms + policy.backoff_ms * 2 ** (instance.attempt - 1)
@@ -65,24 +65,56 @@ def _note_refusals(state: State, policy: CorePolicy, instance: InstanceState, sa
     for rank, claim, _ in instance.ranks:
         report = said.get(rank)
         if report is not None and report.state == "refused" and rank not in instance.refused:
-            template = state.templates[instance.template_id]
-            refusals.note(state, policy, template, state.claims[claim].claim, report)
+            refusals.note(state, policy, instance, state.claims[claim].claim, report)
             instance.refused = (*instance.refused, rank)
 
 
-def _failure(instance: InstanceState, said: Reports) -> str | None:
+def _note_failure(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
+    """Who is heard first is to blame: its peers fail because it did, and say so a moment later."""
+    failures = _failures(instance, said)
+    slow = _too_slow(state, policy, instance)
+    if failures:
+        instance.failed = next(iter(failures.values()))
+        instance.blamed = _claims(instance, set(failures))
+    elif slow is not None:
+        instance.failed = slow
+        instance.blamed = _claims(instance, _late(state, instance, said))
+
+
+def _claims(instance: InstanceState, ranks: set[str]) -> tuple[str, ...]:
+    return tuple(sorted({claim for rank, claim, _ in instance.ranks if rank in ranks}))
+
+
+def _failures(instance: InstanceState, said: Reports) -> dict[str, str]:
+    """Rank -> how it failed."""
+    failures: dict[str, str] = {}
     for rank, report in said.items():
         if report is None and rank in instance.seen:
-            return f"{rank}: vanished"
-        if report is not None and report.state in ENDED | {"draining"}:
-            return f"{rank}: {report.state}: {report.reason or 'no reason given'}"
-    return None
+            failures[rank] = f"{rank}: vanished"
+        elif report is not None and report.state in ENDED | {"draining"}:
+            failures[rank] = f"{rank}: {report.state}: {report.reason or 'no reason given'}"
+    return failures
+
+
+def _late(state: State, instance: InstanceState, said: Reports) -> set[str]:
+    """Ranks that are not ready, but for those that wait for a pull slot of others."""
+    late: set[str] = set()
+    for rank, claim, _ in instance.ranks:
+        report = said.get(rank)
+        waits = report is not None and report.phase == "queued" and not _has_slot(state, claim)
+        if not waits and (report is None or report.state != "ready"):
+            late.add(rank)
+    return late
 
 
 def _waits_for_slots(state: State, instance: InstanceState, there: list[StageReport]) -> bool:
     """Whether others have the slots: where a rank of its own has one, its peers wait for that rank."""
-    has_one = any(claim in state.pulls and state.pulls[claim].granted for claim in instance.claims)
+    has_one = any(_has_slot(state, claim) for claim in instance.claims)
     return not has_one and any(report.phase == "queued" for report in there)
+
+
+def _has_slot(state: State, claim: str) -> bool:
+    return claim in state.pulls and state.pulls[claim].granted
 
 
 def _too_slow(state: State, policy: CorePolicy, instance: InstanceState) -> str | None:
@@ -104,7 +136,7 @@ def has_ended(instance: InstanceState, said: Reports, *, planned: bool) -> bool:
 
 
 def was_refused(said: Reports) -> bool:
-    """Whether some node cannot do it: trying there again is of no use."""
+    """Whether some node cannot run the model: trying there again is of no use."""
     return any(
         report is not None and report.state == "refused" and report.refusal != "engine_version"
         for report in said.values()

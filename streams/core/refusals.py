@@ -3,7 +3,8 @@
 A node refuses a stage for itself (`NODE_REFUSALS`): then nothing new goes on it. Or for the model: then the
 model is unfit for all nodes of that configuration in that pool, and the solver looks elsewhere. A node that
 was made for its claim is given back, and the next would be made alike, so what it refuses for itself counts
-as a refusal of the model, too.
+as a refusal of the model, too. A static node on which an instance used up its attempts counts as one that
+refuses.
 
 A refusal stands for `policy.unfit_ms`, doubled each time, up to a day, unless what refused changes. Then one
 new instance may try. What runs stays where it is, whatever was refused beside it.
@@ -13,28 +14,41 @@ from schemas.events import NODE_REFUSALS, Heartbeat, StageReport
 from schemas.plans import Claim
 from schemas.policy import CorePolicy
 from schemas.problems import Pool, Template, Unfit
-from streams.core.state import ModelRefused, NodeRefused, Refused, State, stock_key
+from streams.core.state import InstanceState, ModelRefused, NodeRefused, Refused, State, stock_key
 
 DAY_MS = 86_400_000
 """The longest back-off, and how long after its end a refusal still counts for the next one."""
 UNNAMED = "unnamed"
 """The refusal of an agent that gives a reason only."""
+FAILED = "failed"
+"""The refusal of a node that says nothing against a start, and fails at it again and again."""
 
 
 # --- what is heard ---------------------------------------------------------------------------------
-def note(state: State, policy: CorePolicy, template: Template, claim: Claim, said: StageReport) -> None:
-    """A rank on a claim's node was refused."""
+def note(state: State, policy: CorePolicy, instance: InstanceState, claim: Claim, said: StageReport) -> None:
+    """A rank of an instance was refused on a claim's node."""
     node = state.nodes.get(claim.node or "")
-    if node is None or said.refusal == "engine_version":
+    if node is None or (said.refusal == "engine_version" and node.report.engine != instance.engine):
         return  # The next attempt takes the version that its nodes have by then.
-    refusal, by = said.refusal or UNNAMED, _bare(node.report)
-    if refusal in NODE_REFUSALS:
-        until_ms, times = _back_off(state, policy, state.refused_nodes.get(by.node))
-        state.refused_nodes[by.node] = NodeRefused(
-            by=by, until_ms=until_ms, times=times, refusal=refusal, reason=said.reason or "no reason given"
-        )
-    if refusal not in NODE_REFUSALS or by.claim is not None:
-        note_unfit(state, policy, template, claim, refusal)
+    refusal = said.refusal or UNNAMED
+    # A node that refuses the version it says it has will not know better at the next attempt.
+    is_of_node = refusal in NODE_REFUSALS or refusal == "engine_version"
+    if is_of_node:
+        _note_node(state, policy, node.report, refusal, said.reason or "no reason given")
+    if not is_of_node or node.report.claim is not None:
+        note_unfit(state, policy, state.templates[instance.template_id], claim, refusal)
+
+
+def note_failures(state: State, policy: CorePolicy, by: Heartbeat, reason: str) -> None:
+    """The attempts of an instance are used up, and a node was where the last one failed."""
+    _note_node(state, policy, by, FAILED, reason)
+
+
+def _note_node(state: State, policy: CorePolicy, by: Heartbeat, refusal: str, reason: str) -> None:
+    until_ms, times = _back_off(state, policy, state.refused_nodes.get(by.node))
+    state.refused_nodes[by.node] = NodeRefused(
+        by=_bare(by), until_ms=until_ms, times=times, refusal=refusal, reason=reason
+    )
 
 
 def note_unfit(state: State, policy: CorePolicy, template: Template, claim: Claim, refusal: str) -> None:
@@ -159,7 +173,7 @@ def deadlines(state: State) -> list[int]:
 def standing_alerts(state: State, _policy: CorePolicy) -> dict[str, str]:
     """Refusals that stand, by alert name."""
     nodes = {
-        f"NodeUnfit:{name}": f"{name} refuses all that is new: {refused.refusal}: {refused.reason}"
+        f"NodeUnfit:{name}": f"nothing new goes on {name}: {refused.refusal}: {refused.reason}"
         for name, refused in sorted(state.refused_nodes.items())
         if _stands(state, refused)
     }

@@ -7,7 +7,7 @@ Laws:
 2. What is replaced keeps serving until its service's new instances are ready. Where they need its nodes, one
    new instance at a time gets them.
 3. An instance is the restart unit: when a rank fails, all end; then the next attempt, with back-off,
-   or, attempts used up, another place.
+   or, attempts used up, another place: the node that failed is set aside.
 4. A claim stays in the plan until nothing of ours runs on its node.
 5. An instance never mixes engine versions. Which it has is fixed when its attempt enters the plan; a node
    that is upgraded under it restarts nothing.
@@ -146,17 +146,27 @@ def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Report
         del state.instances[instance.id]
     elif not is_whole(state, instance):
         _drop(state, instance, "node_lost")
-    elif was_refused(said):
+    elif was_refused(said) or any(_is_closed(state, state.claims[c]) for c in instance.claims):
         _drop(state, instance, "instance_failed")
     elif instance.attempt >= policy.attempts:
-        for claim in instance.claims:
-            held = state.claims[claim].claim
-            offers.refuse(state, held.pool, held.configuration, policy.refusal_memory_ms)
+        _set_aside(state, policy, instance)
         _drop(state, instance, "instance_failed")
     elif state.now_ms >= instance.retry_at_ms:
         instance.attempt += 1
         instance.take(None, state.now_ms)
-        instance.failed, instance.ready, instance.seen, instance.refused = None, False, (), ()
+        instance.failed, instance.blamed, instance.ready = None, (), False
+        instance.seen, instance.refused = (), ()
+
+
+def _set_aside(state: State, policy: CorePolicy, instance: InstanceState) -> None:
+    """Where it failed last is no place for now: that static node, or nodes like one that is given back."""
+    for claim in instance.blamed:
+        held = state.claims[claim].claim
+        node = state.nodes.get(held.node or "")
+        if node is not None and node.report.claim is None:
+            refusals.note_failures(state, policy, node.report, instance.failed or "no reason given")
+        else:
+            offers.refuse(state, held.pool, held.configuration, policy.refusal_memory_ms)
 
 
 # --- claims ----------------------------------------------------------------------------------------

@@ -129,6 +129,8 @@ class InstanceState(Mutable):
     verified: bool | None = None
     failed: str | None = None
     """Why this attempt failed; its other ranks are being ended."""
+    blamed: tuple[str, ...] = ()
+    """Claims on whose nodes it did."""
     retry_at_ms: int = 0
     spare: tuple[str, ...] = ()
     """Claims on nodes of another engine version than the rest, kept while others are asked for instead."""

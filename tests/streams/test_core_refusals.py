@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from schemas.events import Heartbeat, Refusal, StageReport
+from schemas.events import Heartbeat, NodeSilent, Refusal, StageReport
+from schemas.plans import Instance
 from schemas.policy import ServedClass
 from streams.core.effects import Solve
-from tests.streams.doubles import EAST, WEST, policy
+from tests.streams.doubles import EAST, WEST, greedy, policy
 from tests.streams.world import World
 
 HOUR_MS = 3_600_000
@@ -229,3 +230,115 @@ def test_refusals_are_forgotten_in_the_end() -> None:
     world.now_ms += 25 * HOUR_MS
     world.wait(3_000)
     assert not world.state.refused_models
+
+
+def fails_at(world: World, *bad: str, state: str = "failed", **more: object) -> list[tuple[str, int]]:
+    """Starts on these nodes end like this; returns the instances and attempts that did, as they come."""
+    tries: list[tuple[str, int]] = []
+    start = world._start
+
+    def fail(name: str, key: tuple[str, int, int], instance: Instance) -> None:
+        if name in bad:
+            tries.append(key[:2])
+            world.set_stage(name, key, state, "vLLM ended with status 1", **more)
+        else:
+            start(name, key, instance)
+
+    world._start = fail  # type: ignore[method-assign]
+    return tries
+
+
+def test_a_static_node_that_fails_three_times_is_set_aside_and_free_stock_is_used() -> None:
+    world = World(policy(unfit_ms=600_000))
+    (bad,) = world.static(EAST, 1.0, "v1")
+    world.offer(WEST, 2.0, 4)
+    tries = fails_at(world, bad)
+    world.demand(1.0, windows=6)
+    assert [attempt for _, attempt in tries] == [1, 2, 3]
+    assert world.serving() == 1
+    assert {i.pool for i in world.plans[-1].instances} == {WEST}
+    assert f"NodeUnfit:{bad}" in world.alerts
+    world.demand(1.0, windows=360)
+    assert len(tries) <= 9, "three more after 10 min, and after 20"
+    assert world.serving() == 1
+
+
+def test_a_single_node_that_fails_is_tried_again_once_its_back_off_is_over() -> None:
+    world = World(policy(unfit_ms=600_000))
+    (only,) = world.static(EAST, 1.0, "v1")
+    tries = fails_at(world, only)
+    counts = []
+    for _ in range(4):
+        world.demand(1.0, windows=60)
+        counts.append(len(tries))
+    assert counts == [3, 6, 6, 9]
+    assert [u.binding for u in world.plans[-1].target.unmet] == ["refused: failed"]
+
+
+def test_a_node_whose_engine_is_another_than_it_says_is_set_aside_at_once() -> None:
+    world = World(policy(unfit_ms=600_000))
+    (bad,) = world.static(EAST, 1.0, "v1")
+    world.offer(WEST, 2.0, 4)
+    tries = fails_at(world, bad, state="refused", refusal="engine_version")
+    world.demand(1.0, windows=4)
+    assert [attempt for _, attempt in tries] == [1]
+    assert world.serving() == 1
+    assert f"NodeUnfit:{bad}" in world.alerts
+
+
+def test_a_cloud_whose_nodes_have_another_engine_than_they_say_is_not_asked_for_node_after_node() -> None:
+    no = east("engine_version")
+    world = refusing(no)
+    world.offer(EAST, 1.0, 4)
+    world.offer(WEST, 2.0, 4)
+    world.demand(1.0, windows=30)
+    assert len(no.nodes) == 1
+    assert world.serving() == 1
+
+
+def test_a_node_that_never_gets_ready_is_set_aside_too() -> None:
+    world = World(policy(start_deadline_ms=60_000))
+    (bad,) = world.static(EAST, 1.0, "v1")
+    world.offer(WEST, 2.0, 4)
+    tries = fails_at(world, bad, state="starting")
+    world.demand(1.0, windows=30)
+    assert [attempt for _, attempt in tries] == [1, 2, 3]
+    assert world.serving() == 1
+
+
+def test_of_several_nodes_the_one_that_failed_first_is_set_aside() -> None:
+    """Its peers fail because it did, a moment later."""
+    world = World(policy(), solver=lambda p: greedy(p, ("1xL4", "1xL4")))
+    names = world.static(EAST, 1.0, "v1", "v1", "v1")
+    world.startup_ms = 10**9
+    world.demand(1.0, windows=2)
+    (instance,) = world.plans[-1].instances
+    peer, bad = (world.plans[-1].claim(s.ranks[0].claim).node or "" for s in instance.stages)
+    for attempt in (1, 2, 3):
+        world.set_stage(bad, (instance.id, attempt, 1), "failed", "vLLM ended with status 1")
+        world.wait(100)
+        world.set_stage(peer, (instance.id, attempt, 0), "failed", "stage 1: vLLM ended with status 1")
+        world.wait(20_000)
+    assert set(world.state.refused_nodes) == {bad}
+    world.startup_ms = 2_000
+    world.demand(1.0, windows=4)
+    used = {
+        c.node for c in world.plans[-1].claims if any(c.id in i.claims for i in world.plans[-1].instances)
+    }
+    assert used == {*names} - {bad}
+
+
+def test_nobody_is_set_aside_for_a_peer_that_is_lost() -> None:
+    world = World(policy(attempts=1), solver=lambda p: greedy(p, ("1xL4", "1xL4")))
+    kept, lost = world.static(EAST, 1.0, "v1", "v1")
+    world.demand(1.0, windows=2)
+    (instance,) = world.plans[-1].instances
+    stages = {world.plans[-1].claim(s.ranks[0].claim).node: s.index for s in instance.stages}
+    world.dead.add(lost)
+    world.say(NodeSilent(partition=0, node=lost, last_heard_ms=world.now_ms))
+    world.set_stage(
+        kept, (instance.id, 1, stages[kept]), "failed", f"stage {stages[lost]} was silent for 5 s"
+    )
+    world.demand(1.0, windows=6)
+    assert world.state.refused_nodes == {}
+    assert "instance_failed" not in world.targets
