@@ -37,7 +37,7 @@ demo: setup $(call WITH_VLLM,$(ENGINE)) ## run the whole loop here on real Kafka
 	@$(BIN)/coral demo --engine $(ENGINE) $(ARGS)
 
 test: setup lint $(call WITH_VLLM,$(CORAL_REQUIRE)) ## lint, then all tests but bench and docker; short chaos, real vLLM
-	$(BIN)/pytest -m "not bench and not docker" -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/pytest -m "not bench and not docker" -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 lint: setup ## ruff, mypy and the floors (import-linter), changing nothing
 	$(BIN)/ruff check .

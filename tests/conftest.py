@@ -11,13 +11,13 @@
 import os
 import secrets
 from collections.abc import Generator, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from agents.broker import DEFAULT_CACHE, DEFAULT_IMAGE, Broker, BrokerUnavailable, LocalBroker, start_broker
-
-REPO = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")
@@ -60,23 +60,34 @@ def topic_prefix() -> str:
     return f"t{secrets.token_hex(4)}"
 
 
+# --- several processes ---------------------------------------------------------------------------------
 LONGEST_FIRST = ("vllm", "e2e", "chaos", "kafka")
-"""Folders whose tests take minutes: begun last, they would have one process wait for the other."""
+"""Groups and folders whose tests take minutes: begun last, they would have one process wait for the other."""
 
 
-@pytest.hookimpl(tryfirst=True)
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """A file stays with one process, for its costly fixtures; so do all that start vLLM, one after another.
+
+    xdist's own `--dist loadgroup` marks the ids of tests, which pytest 9.2 does not let it.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(PurePosixPath(nodeid.partition("::")[0]))
+
+
+def _group(path: PurePath) -> str:
+    return "vllm" if path.parent.name == "vllm" or path.stem.endswith("_vllm") else path.as_posix()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByFile:
+    return _ByFile(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` a file stays with one process, for its costly fixtures; so does all of vLLM."""
-    if not getattr(config.option, "loadgroup", False):
-        return
-    rank = {folder: place for place, folder in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: rank.get(_group(item), rank.get(item.path.parent.name, len(rank))))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-
-
-def _group(item: pytest.Item) -> str:
-    return "vllm" if item.get_closest_marker("vllm") else item.path.relative_to(REPO).as_posix()
+    if hasattr(config, "workerinput"):  # one of several processes
+        rank = {name: place for place, name in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda i: rank.get(_group(i.path), rank.get(i.path.parent.name, len(rank))))
 
 
 def _required() -> set[str]:
