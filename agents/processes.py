@@ -18,8 +18,6 @@ from schemas.base import Frozen
 _ROUNDS = 20
 _ROUND_S = 0.25
 """Ending looks for processes in so many rounds, each waiting at most so long."""
-_SPARED_ROUNDS = 4
-"""For so many of them resource trackers are spared."""
 
 
 class Started(Frozen):
@@ -90,15 +88,17 @@ def end(variable: str, wanted: Callable[[str], bool]) -> bool:
     Returns:
         Whether none is left: a process inside the kernel can outlast the patience of a few seconds.
     """
-    for attempt in range(_ROUNDS):
+    for _ in range(_ROUNDS):
         members = tagged(variable, wanted)
         if not members:
             return True
-        for process in members:
-            if attempt >= _SPARED_ROUNDS or not watcher.is_tracker(process.pid):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-        psutil.wait_procs(members, timeout=_ROUND_S)
+        others = [process for process in members if not watcher.is_tracker(process.pid)]
+        if not others:  # now the trackers hear it, and have a moment
+            _, others = psutil.wait_procs(members, timeout=watcher.TRACKER_S)
+        for process in others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(others, timeout=_ROUND_S)
     return False
 
 

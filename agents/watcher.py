@@ -104,12 +104,13 @@ def is_tracker(pid: int) -> bool:
 def _kill_tree() -> None:
     """SIGKILL what lives below this process until nothing does; what it forks meanwhile ends up there too."""
     litter: set[str] = set()
-    patience = time.monotonic() + LINGER_S
-    spared_until = time.monotonic() + TRACKER_S
+    patience = spared_until = time.monotonic() + LINGER_S
     while (living := descendants(os.getpid())) and time.monotonic() < patience:
         litter |= segments(living)
-        spared = {pid for pid in living if is_tracker(pid)} if time.monotonic() < spared_until else set()
-        for pid in set(living) - spared:
+        others = [pid for pid in living if not is_tracker(pid)]
+        if not others:  # now the trackers hear it, and have a moment
+            spared_until = min(spared_until, time.monotonic() + TRACKER_S)
+        for pid in others if time.monotonic() < spared_until else living:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
