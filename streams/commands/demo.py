@@ -24,8 +24,8 @@ def demo(
 ) -> None:
     """Run the whole loop on this machine: Kafka, fold, control, provisioner, nodes and real input.
 
-    Of the settings it takes `kafka`, `state_dir` and `node.vllm`; all others are the demo's own, in
-    schemas/data/demo.
+    Of the settings it takes `kafka`, `state_dir` and, for vLLM, `node.vllm` and the path of model `tiny`; all
+    others are the demo's own, in schemas/data/demo.
     """
     from streams.demo.run import run_demo
     from streams.demo.script import script_for
@@ -33,6 +33,6 @@ def demo(
     settings: Settings = context.obj
     shared.trace()
     with shared.bad_input():
-        script = script_for(engine, settings.node.vllm)
+        script = script_for(engine, settings.node)
         code = run_demo(settings, script, seconds=seconds, as_json=as_json)
     raise typer.Exit(code)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from agents.broker import DEFAULT_CACHE
+from schemas.settings import NodeSettings
 
 DATA = Path(__file__).parents[2] / "schemas" / "data" / "demo"
 
@@ -60,11 +61,11 @@ class Script:
 SIMULATED = Script("simulated", DATA, {})
 
 
-def script_for(engine: str, vllm: Path | None, cache: Path = DEFAULT_CACHE) -> Script:
+def script_for(engine: str, given: NodeSettings, cache: Path = DEFAULT_CACHE) -> Script:
     """The script of a demo on these engines.
 
     Args:
-        vllm: the `vllm` command to use, as configured; None takes the one that `make vllm` installed.
+        given: its `vllm` command and its model `tiny`, where they are set; else what `make vllm` installed.
 
     Raises:
         ValueError: there are no such engines.
@@ -74,8 +75,9 @@ def script_for(engine: str, vllm: Path | None, cache: Path = DEFAULT_CACHE) -> S
         return SIMULATED
     if engine != "vllm":
         raise ValueError(f"--engine: {engine!r}, expected simulated or vllm")
-    folder, model = DATA / "vllm", cache / "vllm-models" / "tiny"
-    command = vllm or cache / "vllm" / "bin" / "vllm"
+    folder = DATA / "vllm"
+    command = given.vllm or cache / "vllm" / "bin" / "vllm"
+    model = given.models.get("tiny", cache / "vllm-models" / "tiny")
     for path in (command, model / "config.json"):
         if not path.is_file():
             raise FileNotFoundError(
@@ -86,8 +88,8 @@ def script_for(engine: str, vllm: Path | None, cache: Path = DEFAULT_CACHE) -> S
         folder,
         {
             "CORAL_CATALOG": str(folder / "catalog.yaml"),
-            "CORAL_NODE__VLLM": str(command),
-            "CORAL_NODE__MODELS": json.dumps({"tiny": str(model)}),
+            "CORAL_NODE__VLLM": str(command.absolute()),
+            "CORAL_NODE__MODELS": json.dumps({"tiny": str(model.absolute())}),
         },
-        model,
+        model.absolute(),
     )

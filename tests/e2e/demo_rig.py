@@ -3,7 +3,7 @@
 import json
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from tests.e2e.rig import HANG_S, STATE_DIR, coral, end_all, local_nodes, until
 class Demo:
     """A demo of the test's own, with a broker of its own."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
         self.state_dir = folder / "state"
         self._folder, self._options, self._starts = folder, options, 0
-        self._env = {STATE_DIR: str(self.state_dir), "CORAL_BROKER": "local"}
+        self._env = {**(env or {}), STATE_DIR: str(self.state_dir), "CORAL_BROKER": "local"}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
