@@ -17,7 +17,7 @@ import logging
 import os
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,17 @@ import uvloop
 from agents import reference
 from agents.door import Door
 from agents.engine import End, EngineError, Progress
-from agents.guard_alarms import Alarm, StoppedError, on_signals, ordered, signalled, unless, until, within
+from agents.guard_alarms import (
+    Alarm,
+    StoppedError,
+    on_signals,
+    ordered,
+    removed,
+    signalled,
+    unless,
+    until,
+    within,
+)
 from agents.guard_engine import EngineProcesses, refusal_of
 from agents.guard_files import Folder, GuardSpec
 from agents.guard_keys import free_port, port_is_free, read_keys
@@ -83,7 +93,8 @@ class Guard:
         log.info("ended: %s", end.reason or "as it was told")
         nothing = {"phase": None, "text": "", "endpoint": None, "in_flight": 0, "pids": (), "segments": ()}
         self._mirror.say(state="ended", reason=end.reason, refusal=end.refusal, **nothing)
-        self._mirror.write()
+        with suppress(FileNotFoundError):  # its folder was removed
+            self._mirror.write()
 
     async def _until_ended(self) -> End:
         async with AsyncExitStack() as held:
@@ -222,7 +233,7 @@ class Guard:
 
     def _alarms(self, circle: Circle) -> list[Alarm]:
         """What ends the instance out of turn."""
-        alarms = [*self._calls(), circle.broken()]
+        alarms = [*self._calls(), circle.broken(), removed(self._mirror.removed)]
         if self._engine is not None:
             alarms.append(self._lost(self._engine))
         if self._probe is not None and self._door is not None:

@@ -49,6 +49,12 @@ async def ordered(wish: asyncio.Event) -> None:
     await wish.wait()
 
 
+async def removed(folder: asyncio.Event) -> str:
+    """An alarm: whoever removes the folder of a guard wants nothing of it any more."""
+    await folder.wait()
+    return "its folder was removed"
+
+
 async def signalled(number: asyncio.Future[signal.Signals]) -> str:
     """An alarm: somebody wants this process to end."""
     return f"its guard was told to end by {(await asyncio.shield(number)).name}"

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 MIRROR_S = 0.25
 """Between two looks at the order, and between two statuses: what changes faster is not told each time."""
 TOUCH_S = 1.0
+REMOVED_S = 5.0
 
 
 class Mirror:
@@ -27,11 +28,14 @@ class Mirror:
         self.may_pull = asyncio.Event()
         self.drain = asyncio.Event()
         self.stop = asyncio.Event()
+        self.removed = asyncio.Event()
+        """The folder was: no agent will ever speak to this guard again."""
         self.status = Status(guard=started(psutil.Process()), spec=folder.spec_digest() or "")
         self._folder = folder
         self._order = Order()
         self._written: Status | None = None
         self._touched_s = 0.0
+        self._missing_s: float | None = None
         self._troubles: dict[str, str | None] = {}
         """What is tried -> why it fails now."""
 
@@ -68,9 +72,17 @@ class Mirror:
         self._troubles[name] = trouble
 
     def _touch(self) -> None:
-        if time.monotonic() - self._touched_s > TOUCH_S:
+        now_s = time.monotonic()
+        if now_s - self._touched_s <= TOUCH_S:
+            return
+        try:
             self._folder.touch()
-            self._touched_s = time.monotonic()
+            self._touched_s, self._missing_s = now_s, None
+        except FileNotFoundError:
+            self._missing_s = now_s if self._missing_s is None else self._missing_s
+            if now_s - self._missing_s > REMOVED_S:
+                self.removed.set()
+            raise
 
     def write(self) -> None:
         """Tell what is new now.

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 
 import httpx
@@ -203,4 +204,19 @@ async def test_a_sweep_ends_all_but_what_is_kept(hosts: list[Host]) -> None:
     assert reason.startswith("its guard died")
     await kept.engines[0].stop()
     await kept.gone()
+    nothing_left(hosts)
+
+
+async def test_a_guard_whose_folder_was_removed_ends(hosts: list[Host]) -> None:
+    """No agent will ever order or adopt it; the next one would give its devices away."""
+    running = Running(hosts)
+    await running.up()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()  # no agent lives
+    shutil.rmtree(running.folder(1).path)
+    await until(lambda: not hosts[1].living())
+    await until(lambda: not hosts[0].living())  # and the head ends with it, knowing why
+    status = running.folder(0).read_status()
+    assert status is not None
+    assert status.reason == "stage 1: its folder was removed"
     nothing_left(hosts)
