@@ -3,29 +3,30 @@
 The router and the door of an instance both stand on it. They keep their own rules (who may ask, which
 upstream, what is counted) and use it so:
 
-    async with proxy.asked(session, proxy.Call("POST", url, headers, body)) as answer:  # may raise Unanswered
+    async with proxy.asked(upstreams, proxy.Call("POST", url, headers, body)) as answer:  # or Unanswered
         passed = await proxy.pass_on(request, answer)
     return passed.response
 
-`session` comes from `new_session`, the server from `new_runner`: with it a client that goes away cancels the
-handler, and leaving `asked` closes the upstream's connection at once, by which a vLLM aborts the request.
+`upstreams` comes from `new_session`, the server from `new_runner`: with it a client that goes away cancels
+the handler, and leaving `asked` closes the upstream's connection at once, by which a vLLM aborts the request.
 Bodies are passed chunk by chunk as they are read, so the events of a stream are never framed anew.
 """
 
 import asyncio
 import json
 import resource
-import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import aiohttp
-from aiohttp import web
-from multidict import CIMultiDict, CIMultiDictProxy
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+from multidict import CIMultiDict
 from pydantic_core import from_json
-from yarl import URL
+
+from agents.upstream import Connection, Place, UpstreamError, Upstreams
 
 HOP_BY_HOP = frozenset(
     {
@@ -40,18 +41,8 @@ _NOT_FORWARDED = HOP_BY_HOP | {
 }
 _ERROR_EVENT = b'data: {"error"'
 """How a vLLM whose engine died begins a stream, with status 200."""
-CONNECT_S = 30.0
-"""A guard only. The kernel gives up sooner (below): it does not take a late loop of ours for a dead peer."""
-KEEP_ALIVE_S = 3.0
-"""Idle connections are closed sooner than uvicorn's 5 s, so that one seldom dies under a request."""
-_DEAD_PEER = {
-    "TCP_SYNCNT": 1,  # no answer to a second SYN: 3 s until nobody is there
-    "TCP_KEEPIDLE": 15,  # a machine that vanished without a word ends its connections within 30 s
-    "TCP_KEEPINTVL": 5,
-    "TCP_KEEPCNT": 3,
-    "TCP_USER_TIMEOUT": 30_000,  # in ms, the others in s
-}
-"""How long the kernel waits for a peer, on Linux."""
+SLOW_BYTES = 64 * 1024
+"""Unsent bytes of a body that make its upstream wait."""
 
 
 class Unanswered(Exception):
@@ -75,11 +66,11 @@ class Call:
 class Answer:
     """An upstream's answer whose head and first bytes are here; `first` is empty if there is no body."""
 
-    def __init__(self, response: aiohttp.ClientResponse, first: bytes) -> None:
-        self.status = response.status
-        self.headers = end_to_end(response.headers)
+    def __init__(self, connection: Connection, first: bytes) -> None:
+        self.status = connection.status
+        self.headers = end_to_end(connection.headers)
         self.first = first
-        self._response = response
+        self._connection = connection
 
     @property
     def is_stream(self) -> bool:
@@ -103,17 +94,33 @@ class Answer:
         Raises:
             BrokenOff: it does not come to its end.
         """
-        content = self._response.content
         try:
-            while chunk := await content.readany():
+            while chunk := await self._connection.more():
                 yield chunk
-        except (aiohttp.ClientError, OSError) as error:  # a TimeoutError is an OSError
-            raise BrokenOff(_text(error)) from error
+        except UpstreamError as error:
+            raise BrokenOff(str(error)) from error
+
+    async def flow(self, sink: Callable[[bytes], None]) -> None:
+        """Give the body after `first` to `sink`, chunk by chunk, without waking this task for each.
+
+        Raises:
+            BrokenOff: it does not come to its end.
+        """
+        try:
+            await self._connection.flow(sink)
+        except UpstreamError as error:
+            raise BrokenOff(str(error)) from error
+
+    def pause(self) -> None:
+        """Let the upstream wait."""
+        self._connection.pause()
+
+    def resume(self) -> None:
+        self._connection.resume()
 
     def break_off(self, why: str) -> None:
-        """Let `chunks` raise BrokenOff now, unless all of the body is here."""
-        if not self._response.content.is_eof():
-            self._response.content.set_exception(aiohttp.ClientPayloadError(why))
+        """Let `chunks` and `flow` raise BrokenOff now, unless all of the body is here."""
+        self._connection.fail(why)
 
     async def read(self) -> bytes:
         """The whole body, `first` included. Raises BrokenOff as `chunks` does."""
@@ -139,15 +146,9 @@ class Passed:
 
 
 # --- both ends -------------------------------------------------------------------------------------
-def new_session() -> aiohttp.ClientSession:
-    """A client for any number of upstreams: no cookies, and no limit but on the time to connect."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_socket),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-    )
+def new_session() -> Upstreams:
+    """A client for any number of upstreams, which keeps connections for a while."""
+    return Upstreams()
 
 
 def new_runner(app: web.Application, *, shutdown_s: float = 0.0) -> web.AppRunner:
@@ -173,29 +174,26 @@ def allow_many_connections() -> None:
 
 # --- the exchange ----------------------------------------------------------------------------------
 @asynccontextmanager
-async def asked(session: aiohttp.ClientSession, call: Call) -> AsyncIterator[Answer]:
+async def asked(upstreams: Upstreams, call: Call) -> AsyncIterator[Answer]:
     """Send `call` and wait for the first bytes of the answer; leaving closes or returns the connection.
 
     Raises:
         Unanswered: no byte of an answer's body came; the request may be sent elsewhere.
     """
-    response = None
+    place, request = _written(call)
+    try:
+        connection = await upstreams.take(place)
+    except UpstreamError as error:
+        raise Unanswered(str(error)) from error
     try:
         try:
-            response = await session.request(
-                call.method,
-                URL(call.url, encoded=True),
-                data=call.body,
-                headers=forwarded(call.headers),
-                allow_redirects=False,
-            )
-            first = await response.content.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unanswered(_text(error)) from error
-        yield Answer(response, first)
+            await connection.ask(call.method, request)
+            first = await connection.more()
+        except UpstreamError as error:
+            raise Unanswered(str(error)) from error
+        yield Answer(connection, first)
     finally:
-        if response is not None:
-            response.release()  # closes the connection where the body was not read to its end
+        upstreams.give_back(connection)
 
 
 async def pass_on(
@@ -214,12 +212,17 @@ async def pass_on(
     response.headers.update(headers or {})
     if tap is not None:
         response.headers.popall("Content-Length", None)
+    if "Content-Length" not in response.headers and request.version >= HttpVersion11:
+        response.enable_chunked_encoding()
     try:
-        await response.prepare(request)
+        writer = await response.prepare(request)
         if answer.first:
             await response.write(answer.first if tap is None else tap.feed(answer.first))
-        async for chunk in answer.chunks():
-            await response.write(chunk if tap is None else tap.feed(chunk))
+        if response.chunked and writer is not None:
+            await answer.flow(_Pipe(request, writer, answer, tap))
+        else:
+            async for chunk in answer.chunks():
+                await response.write(chunk if tap is None else tap.feed(chunk))
         if tap is not None:
             await response.write(tap.end())
     except BrokenOff as error:
@@ -228,6 +231,42 @@ async def pass_on(
     except aiohttp.ClientConnectionResetError as error:
         raise asyncio.CancelledError("the client is gone") from error  # as aiohttp's server is about to
     return Passed(response)
+
+
+class _Pipe:
+    """Writes the chunks of an answer straight to the client's connection: the way of every streamed token.
+
+    aiohttp's writer does the same for one chunk after the other, each from a task that must be woken for it.
+    """
+
+    def __init__(
+        self, request: web.Request, writer: AbstractStreamWriter, answer: Answer, tap: Tap | None
+    ) -> None:
+        self._transport = request.transport
+        self._writer = writer
+        self._answer = answer
+        self._tap = tap
+        self._draining: asyncio.Task[None] | None = None
+
+    def __call__(self, chunk: bytes) -> None:
+        if self._tap is not None:
+            chunk = self._tap.feed(chunk)
+        transport = self._transport
+        if not chunk or transport is None or transport.is_closing():
+            return  # where the client is gone, aiohttp's server is about to say so
+        transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+        if self._draining is None and transport.get_write_buffer_size() > SLOW_BYTES:
+            self._answer.pause()
+            self._draining = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            await self._writer.drain()
+        except OSError:
+            return  # the client is gone
+        finally:
+            self._draining = None
+        self._answer.resume()
 
 
 async def _tell(request: web.Request, response: web.StreamResponse, answer: Answer, why: str) -> None:
@@ -251,7 +290,7 @@ def error_event(message: str) -> bytes:
 
 
 # --- headers ---------------------------------------------------------------------------------------
-def end_to_end(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
+def end_to_end(headers: CIMultiDict[str]) -> CIMultiDict[str]:
     """Headers without those of one connection, and without those that `Connection` names."""
     named = {name.strip().lower() for line in headers.getall("Connection", ()) for name in line.split(",")}
     dropped = HOP_BY_HOP | named
@@ -265,15 +304,14 @@ def forwarded(headers: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in headers.items() if name.lower() not in dropped]
 
 
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _DEAD_PEER.items():
-        if hasattr(socket, name):  # Linux's
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return made
-
-
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+def _written(call: Call) -> tuple[Place, bytes]:
+    """Where a call goes, and what is written there."""
+    scheme, _, rest = call.url.partition("://")
+    authority, slash, path = rest.partition("/")
+    host, _, port = authority.rpartition(":")
+    if scheme != "http" or not port.isdecimal():
+        raise ValueError(f"url: {call.url!r}, expected http://host:port/...")
+    lines = [f"{call.method} {slash or '/'}{path} HTTP/1.1", f"Host: {authority}"]
+    lines += [f"{name}: {value}" for name, value in forwarded(call.headers)]
+    lines += [f"Content-Length: {len(call.body)}", "", ""]
+    return (host.strip("[]"), int(port)), "\r\n".join(lines).encode("utf-8", "surrogateescape") + call.body

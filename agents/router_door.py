@@ -65,8 +65,8 @@ class RouterDoor:
         self.app.cleanup_ctx.append(self._with_session)
 
     async def _with_session(self, app: web.Application) -> AsyncIterator[None]:  # noqa: ARG002  the signature is aiohttp's
-        async with new_session() as session:
-            self._desk = Desk(session, self._counting, self.metrics, self._promises)
+        async with new_session() as upstreams:
+            self._desk = Desk(upstreams, self._counting, self.metrics, self._promises)
             yield
 
     def take(self, plan: Plan) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import aiohttp
 from aiohttp import web
 from pydantic_core import from_json
 
@@ -27,6 +26,7 @@ from agents.router_metrics import Promises, RouterMetrics
 from agents.router_stream import StreamTap, Usage, usage_of
 from agents.router_telemetry import Counting, Tally
 from agents.routing import Kind, Way
+from agents.upstream import Upstreams
 
 Got = TypeVar("Got")
 Use = Callable[[Group, Peer, Answer], Awaitable[Got]]
@@ -72,7 +72,7 @@ class Refused(Exception):
 class Desk:
     """What all requests of a router share."""
 
-    session: aiohttp.ClientSession
+    upstreams: Upstreams
     counting: Counting
     metrics: RouterMetrics
     promises: Promises
@@ -157,7 +157,7 @@ class Exchange:
         call = Call("POST", f"http://{peer.endpoint}{self._request.path_qs}", self._headers, body)
         known = False
         try:
-            async with asked(self._desk.session, call) as answer:
+            async with asked(self._desk.upstreams, call) as answer:
                 known = True
                 again = self._judge(group, peer, answer, trail)
                 if again is None:

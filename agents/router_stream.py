@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pydantic_core import from_json
 
 _END = b"\n\n"
+_MARK = b'"usage":'
 _USAGE = (b'"usage":{', b'"usage": {')
 """Cannot be a part of a text: there, quotation marks are escaped."""
 _NO_CHOICES = (b'"choices":[]', b'"choices": []')
@@ -51,7 +52,7 @@ class StreamTap:
     """
 
     def __init__(self, on_first: Callable[[], None], *, strip: bool) -> None:
-        self.events = 0
+        self.chunks = 0
         self.failed = False
         """The engine ended the stream with an error."""
         self._on_first: Callable[[], None] | None = on_first
@@ -65,18 +66,18 @@ class StreamTap:
 
     @property
     def tokens(self) -> int:
-        """Output tokens: the engine's count, or else the events but `[DONE]`."""
+        """Output tokens: the engine's count, or else the chunks but the last, which says `[DONE]`."""
         usage = self.usage
-        return max(0, self.events - 1) if usage is None else usage.output_tokens
+        return max(0, self.chunks - 1) if usage is None else usage.output_tokens
 
     def feed(self, chunk: bytes) -> bytes:
         if self._part or not chunk.endswith(_END):
             chunk = self._whole_events(chunk)
-        self.events += chunk.count(_END)
+        self.chunks += 1
         if self._on_first is not None and _has_token(chunk):
             self._on_first()
             self._on_first = None
-        if _USAGE[0] in chunk or _USAGE[1] in chunk or _ERROR in chunk:
+        if _MARK in chunk or _ERROR in chunk:
             return self._look(chunk)
         return chunk
 

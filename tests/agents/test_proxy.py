@@ -180,3 +180,21 @@ async def test_a_tap_sees_and_changes_the_body() -> None:
 
     async with proxied(upstream, Upper()) as url, aiohttp.request("POST", url) as answer:
         assert await answer.read() == b"DATA: ONE\n\nDATA: TWO\n\nthe end"
+
+
+async def test_a_slow_client_makes_the_upstream_wait() -> None:
+    sent = 0
+
+    async def upstream(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = await sse(request, "begin")
+        for _ in range(1000):
+            await response.write(bytes(64_000))
+            sent += 64_000
+        return response
+
+    async with proxied(upstream) as url, aiohttp.request("POST", url, read_bufsize=1000) as answer:
+        await answer.content.readexactly(13)
+        await asyncio.sleep(0.5)
+        assert sent < 32_000_000, "half of it would lie in this process"
+        assert len(await answer.read()) == 64_000_000

@@ -52,7 +52,7 @@ def test_lines_that_end_in_the_other_way() -> None:
     assert tap.tokens == 4
 
 
-def test_without_usage_events_are_counted() -> None:
+def test_without_usage_chunks_are_counted() -> None:
     tap, out, _ = listen([*TOKENS, DONE])
     assert (tap.tokens, tap.usage) == (3, None)
     assert out == b"".join([*TOKENS, DONE])
