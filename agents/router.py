@@ -5,6 +5,7 @@ disk, and keeps its telemetry for a while. Told to end, it takes nothing new and
 """
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +88,7 @@ async def run_router(
         bus = partial(Bus, kafka, prefix, f"router/{name}")
         tasks.append(asyncio.create_task(with_kafka(bus, kept.follow, door.outbox.send)))
         tasks.append(asyncio.create_task(_tick(door)))
+        gc.freeze()  # what is here by now stays: walking through it would hold up every stream for a while
         await until(told, tasks)
         door.stopping = True
         await site.stop()

@@ -133,7 +133,7 @@ async def test_a_thousand_streams_see_nothing_of_twenty_changes_of_the_plan(
     assert [s for s in streams if s.error or s.status != 200] == []
     _tell(found := shares(world.said, streams), retries)
     assert [s for s in streams if not s.whole or s.tokens != TOKENS_S * STREAM_S] == [], "none was cut"
-    assert sum(got for _, got, _ in found) > STREAMS / 2
+    assert sum(got for _, got, _ in found) > STREAMS / 4
     for weight, got, due in found:
         assert got == pytest.approx(due, rel=0.05), f"instances of weight {weight}"
 
