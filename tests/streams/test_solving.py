@@ -36,7 +36,14 @@ async def solver() -> AsyncIterator[Solver]:
 
 
 def children() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "streams.solve_worker" in " ".join(p.cmdline())]
+    return [p for p in psutil.Process().children() if _solves(p)]
+
+
+def _solves(process: psutil.Process) -> bool:
+    try:
+        return "streams.solve_worker" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # gone, or a zombie that an earlier test of this process has yet to reap
+        return False
 
 
 async def test_an_answer_comes_back_whole(solver: Solver) -> None:
