@@ -1,0 +1,128 @@
+"""How close each GPU comes to its datasheet: the fitted constants of the performance model.
+
+One `Roof` a kind of kernel (`solver.kernels` has the formula), one `Link` a kind of transfer. Each says
+where it is from: the data it was fitted on with its error on the part held out, or what was assumed and why.
+The file that ships is `schemas/data/efficiencies.yaml`; `coral profile fit` writes it.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from schemas.base import Count, Frozen, Name
+from schemas.yamlfile import load_yaml
+
+Share = Annotated[float, Field(gt=0, le=1.5)]
+"""Of a peak rate. Above 1 a cache or a clock above the datasheet's is at work; above 1.5, a mistake."""
+Seconds = Annotated[float, Field(ge=0, le=10)]
+
+
+class Evidence(Frozen):
+    """Where constants are from: measured points, or an assumption in words. Exactly one of the two."""
+
+    fitted_on: str | None = None
+    points: Count = 0
+    held_out_points: Count = 0
+    median_error: Annotated[float, Field(ge=0)] | None = None
+    """Median absolute relative error on the held-out points."""
+    p90_error: Annotated[float, Field(ge=0)] | None = None
+    bias: float | None = None
+    """Median of modelled over measured, less 1; negative is optimistic."""
+    assumed: str | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.fitted_on is None) == (self.assumed is None):
+            raise ValueError("exactly one of fitted_on and assumed is expected")
+        if self.fitted_on is not None and self.points == 0:
+            raise ValueError("points: 0, expected at least 1 beside fitted_on")
+        return self
+
+
+class Roof(Frozen):
+    """seconds = launch + (compute^overlap + memory^overlap)^(1/overlap), each alone at its share of peak."""
+
+    compute: Share
+    bandwidth: Share
+    launch_s: Seconds
+    overlap: Annotated[float, Field(ge=1, le=100)] = 4.0
+    """1: one after the other; large: the longer of the two."""
+    evidence: Evidence
+
+
+class Link(Frozen):
+    """seconds = latency + bytes / (rate x share)."""
+
+    share: Share
+    latency_s: Seconds
+    evidence: Evidence
+
+
+class Overhead(Frozen):
+    """Fixed seconds of one engine step: scheduling, launching, sampling."""
+
+    step_s: Seconds
+    evidence: Evidence
+
+
+class Efficiency(Frozen):
+    """All constants of one GPU kind."""
+
+    gpu: Name
+    matmul: Roof
+    """Dense matrix products in 16 bits, and in narrower weights where the GPU cannot compute in them."""
+    matmul_fp8: Roof | None = None
+    experts: Roof
+    """Grouped products over experts, 16-bit weights."""
+    experts_fp8: Roof | None = None
+    experts_4bit: Roof
+    """The same with weights below 8 bits (mxfp4)."""
+    prefill_attention: Roof
+    decode_attention: Roof
+    elementwise: Roof
+    """Norms, rotary embedding, activation, residual: `compute` does not count."""
+    all_reduce: Link
+    network: Link
+    """Activations to the next stage."""
+    overhead: Overhead
+
+
+class Efficiencies(Frozen):
+    """A file of them."""
+
+    gpus: tuple[Efficiency, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        names = [e.gpu for e in self.gpus]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"gpus: {twice} given twice")
+        return self
+
+    def of(self, gpu: str) -> Efficiency:
+        """The constants of a GPU kind.
+
+        Raises:
+            ValueError: there are none; the known ones are named.
+        """
+        known = {e.gpu: e for e in self.gpus}
+        if gpu not in known:
+            raise ValueError(f"efficiencies: no GPU {gpu!r}, expected one of {', '.join(sorted(known))}")
+        return known[gpu]
+
+
+SHIPPED_EFFICIENCIES = Path(__file__).parent / "data" / "efficiencies.yaml"
+
+
+@cache
+def load_efficiencies(path: Path = SHIPPED_EFFICIENCIES) -> Efficiencies:
+    """Read a file of efficiencies; read once per process.
+
+    Raises:
+        OSError: the file cannot be read.
+        yaml.YAMLError: it is no YAML.
+        pydantic.ValidationError: a field is missing, unknown or impossible; the error names it.
+    """
+    return load_yaml(Efficiencies, path)

@@ -1,0 +1,150 @@
+"""Seconds of single GPU kernels: what a layer is made of.
+
+A kernel takes launch + (compute^p + memory^p)^(1/p) seconds, where compute = flops / (peak x share) and
+memory = bytes / (bandwidth x share) are what each would take alone, and p says how well they overlap. Peaks
+are the catalog's (`Gpu`), shares the fitted ones (`Efficiency`). Everything broadcasts over numpy arrays.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from schemas.catalog import Gpu
+from schemas.performance import Efficiency, Roof
+from solver.shapes import ACTIVATION_BYTES, Floats
+
+Values = float | Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds: what arithmetic, memory, links and fixed work would take each alone, and all with overlap."""
+
+    compute_s: Values = 0.0
+    memory_s: Values = 0.0
+    link_s: Values = 0.0
+    fixed_s: Values = 0.0
+    total_s: Values = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """One after the other."""
+        return Cost(
+            self.compute_s + other.compute_s,
+            self.memory_s + other.memory_s,
+            self.link_s + other.link_s,
+            self.fixed_s + other.fixed_s,
+            self.total_s + other.total_s,
+        )
+
+    def __mul__(self, times: Values) -> "Cost":
+        """Again and again: a number of layers, say."""
+        return Cost(
+            self.compute_s * times,
+            self.memory_s * times,
+            self.link_s * times,
+            self.fixed_s * times,
+            self.total_s * times,
+        )
+
+    __rmul__ = __mul__
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of one GPU. Counts are of one GPU's part; bits are per element."""
+
+    gpu: Gpu
+    efficiency: Efficiency
+
+    def matmul(self, rows: Values, columns: Values, inner: Values, weight_bits: float = 16) -> Cost:
+        """[rows, inner] times weights [inner, columns]: rows are tokens."""
+        narrow = self._fp8(weight_bits)
+        roof = self.efficiency.matmul_fp8 if narrow else self.efficiency.matmul
+        assert roof is not None
+        moved = inner * columns * weight_bits / 8 + rows * (inner + columns) * ACTIVATION_BYTES
+        return self._cost(roof, 2.0 * rows * inner * columns, moved, narrow)
+
+    def experts(
+        self,
+        tokens: Values,
+        hidden: int,
+        inner: Values,
+        experts: int,
+        top_k: int,
+        weight_bits: float = 16,
+    ) -> Cost:
+        """The gated FFN of `tokens` that each pick `top_k` of `experts`, evenly and independently.
+
+        Reads the weights of the expected number of distinct experts, E (1 - (1 - k/E)^tokens).
+        """
+        narrow = self._fp8(weight_bits)
+        e = self.efficiency
+        roof = e.experts_fp8 if narrow else e.experts_4bit if weight_bits < 8 else e.experts
+        assert roof is not None
+        distinct = experts * (1 - (1 - top_k / experts) ** tokens)
+        weights = 3.0 * hidden * inner
+        moved = distinct * weights * weight_bits / 8
+        moved = moved + tokens * top_k * (2.0 * hidden + 3.0 * inner) * ACTIVATION_BYTES
+        return self._cost(roof, 2.0 * tokens * top_k * weights, moved, narrow)
+
+    def prefill_attention(
+        self, tokens: Values, context: Values, heads: Values, kv_heads: Values, head_dim: int
+    ) -> Cost:
+        """`tokens` new tokens, each looking at `context` tokens in the mean."""
+        flops = 4.0 * heads * head_dim * tokens * context
+        moved = head_dim * ACTIVATION_BYTES * (2.0 * tokens * heads + 2.0 * (tokens + context) * kv_heads)
+        return self._cost(self.efficiency.prefill_attention, flops, moved)
+
+    def decode_attention(
+        self,
+        sequences: Values,
+        context: Values,
+        heads: Values,
+        kv_heads: Values,
+        head_dim: int,
+        kv_bits: float = 16,
+    ) -> Cost:
+        """One new token of each sequence, looking at `context` tokens of its cache."""
+        flops = 4.0 * heads * head_dim * sequences * context
+        cache = 2.0 * kv_heads * head_dim * sequences * context * kv_bits / 8
+        moved = cache + 2.0 * sequences * heads * head_dim * ACTIVATION_BYTES
+        return self._cost(self.efficiency.decode_attention, flops, moved)
+
+    def elementwise(self, moved: Values, kernels: int) -> Cost:
+        """`kernels` that only move bytes, `moved` in all."""
+        roof = self.efficiency.elementwise
+        memory = moved / (self.gpu.bandwidth_gb_s * 1e9 * roof.bandwidth)
+        fixed = kernels * roof.launch_s + 0 * memory
+        return Cost(memory_s=memory, fixed_s=fixed, total_s=memory + fixed)
+
+    def all_reduce(self, moved: Values, gpus: int) -> Cost:
+        """Sum `moved` bytes over `gpus` of one node (a ring: 2 (n-1)/n of them pass each link)."""
+        if gpus == 1:
+            return Cost()
+        link = self.efficiency.all_reduce
+        wire = 2.0 * (gpus - 1) / gpus * moved / (self.gpu.link_gb_s * 1e9 * link.share)
+        return Cost(link_s=wire, fixed_s=link.latency_s, total_s=wire + link.latency_s)
+
+    def send(self, moved: Values, gb_s: float) -> Cost:
+        """Hand `moved` bytes to the next stage over a line of `gb_s` 10^9 bytes/s."""
+        network = self.efficiency.network
+        wire = moved / (gb_s * 1e9 * network.share)
+        return Cost(link_s=wire, fixed_s=network.latency_s, total_s=wire + network.latency_s)
+
+    def _fp8(self, weight_bits: float) -> bool:
+        return weight_bits == 8 and bool(self.gpu.fp8_tflops) and self.efficiency.matmul_fp8 is not None
+
+    def _cost(self, roof: Roof, flops: Values, moved: Values, narrow: bool = False) -> Cost:
+        peak = self.gpu.fp8_tflops if narrow and self.gpu.fp8_tflops else self.gpu.bf16_tflops
+        compute = flops / (peak * 1e12 * roof.compute)
+        memory = moved / (self.gpu.bandwidth_gb_s * 1e9 * roof.bandwidth)
+        fixed = roof.launch_s + 0 * memory
+        return Cost(compute, memory, 0.0, fixed, fixed + _overlapped(compute, memory, roof.overlap))
+
+
+def _overlapped(one: Values, other: Values, p: float) -> Values:
+    """(one^p + other^p)^(1/p), scaled by the longer so that no power underflows."""
+    longer, shorter = np.maximum(one, other), np.minimum(one, other)
+    ratio = np.divide(shorter, longer, out=np.zeros_like(longer + 0.0), where=longer > 0)
+    total: Values = longer * (1 + ratio**p) ** (1 / p)
+    return total
