@@ -43,10 +43,24 @@ class Gpu(Frozen):
     memory_gb: Positive
     bandwidth_gb_s: Positive
     bf16_tflops: Positive
+    """16-bit arithmetic: float16's rate where the GPU is too old for bfloat16 (`has_bf16`)."""
     fp8_tflops: Positive | None = None
-    link: Literal["nvlink", "pcie"]
+    fp4_tflops: Positive | None = None
+    link: Literal["nvlink", "pcie", "xgmi"]
     link_gb_s: Positive
+    """To the other GPUs of its node, one direction."""
+    compute_capability: Annotated[str, Field(pattern=r"^(\d+\.\d|gfx\w+)$")] | None = None
+    """NVIDIA's, such as 8.9, or AMD's target; None is taken to support every precision."""
     source: str
+
+    @property
+    def has_bf16(self) -> bool:
+        return self.at_least(8.0)
+
+    def at_least(self, capability: float) -> bool:
+        """Whether its compute capability is no lower than this, as far as is known."""
+        known = self.compute_capability
+        return known is None or known.startswith("gfx") or float(known) >= capability
 
 
 class Configuration(Frozen):
@@ -56,20 +70,53 @@ class Configuration(Frozen):
     gpu: Name
     gpus: Whole
     network_gbps: Positive
+    """To other nodes: the slowest cloud's, since a template is rated once for every pool."""
+    network_gbps_by_cloud: dict[Name, Positive] = {}
+    """The same where clouds differ."""
     source: str
+
+    @model_validator(mode="after")
+    def _the_slowest_counts(self) -> Self:
+        slowest = min(self.network_gbps_by_cloud.values(), default=self.network_gbps)
+        if slowest != self.network_gbps:
+            raise ValueError(
+                f"network_gbps is {self.network_gbps}, expected the least of network_gbps_by_cloud, {slowest}"
+            )
+        return self
+
+
+class LatentAttention(Frozen):
+    """Multi-head latent attention (DeepSeek): keys and values are made from one small vector a token.
+
+    That vector, with a rotary key that all heads share, is all that the KV cache holds.
+    """
+
+    query_rank: Whole
+    kv_rank: Whole
+    rope_dim: Whole
+    """Of the key, position-dependent and shared by all heads."""
+    nope_dim: Whole
+    """Of each head's query and key, without position."""
+    value_dim: Whole
 
 
 class Architecture(Frozen):
-    """The shape of a transformer, as its config.json has it."""
+    """The shape of a transformer, as its config.json has it. FFNs are gated."""
 
     layers: Whole
     hidden: Whole
     heads: Whole
     kv_heads: Whole
     head_dim: Whole
+    latent: LatentAttention | None = None
     ffn_dim: Whole | None = None
+    """Of dense layers: all of them, or the first `dense_ffn_layers` of a model with experts."""
+    dense_ffn_layers: Annotated[int, Field(ge=0)] = 0
+    """Layers without experts in a model that has experts."""
     experts: Whole | None = None
     top_k: Whole | None = None
+    shared_experts: Annotated[int, Field(ge=0)] = 0
+    """Experts that every token uses, beside its `top_k`; as large as the others."""
     expert_ffn_dim: Whole | None = None
     sliding_window: Whole | None = None
     full_attention_layers: Whole
@@ -78,10 +125,32 @@ class Architecture(Frozen):
 
     @model_validator(mode="after")
     def _dense_or_experts(self) -> Self:
-        if (self.ffn_dim is None) == (self.experts is None):
-            raise ValueError("exactly one of ffn_dim and experts is expected")
-        if self.experts is not None and (self.top_k is None or self.expert_ffn_dim is None):
+        if self.experts is None:
+            if self.ffn_dim is None or self.dense_ffn_layers or self.shared_experts:
+                raise ValueError(
+                    "a model without experts needs ffn_dim and has no dense_ffn_layers or shared_experts"
+                )
+            return self
+        if self.top_k is None or self.expert_ffn_dim is None:
             raise ValueError("a model with experts needs top_k and expert_ffn_dim")
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k is {self.top_k}, expected at most {self.experts}, the number of experts")
+        if (self.ffn_dim is None) != (self.dense_ffn_layers == 0):
+            raise ValueError(
+                "ffn_dim beside experts is that of dense_ffn_layers: both or neither is expected"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_of_a_whole(self) -> Self:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads is {self.heads}, expected a multiple of kv_heads, {self.kv_heads}")
+        if max(self.full_attention_layers, self.dense_ffn_layers) > self.layers:
+            raise ValueError(
+                f"full_attention_layers and dense_ffn_layers: expected at most {self.layers}, the layers"
+            )
+        if self.sliding_window is None and self.full_attention_layers < self.layers:
+            raise ValueError("fewer full_attention_layers than layers need a sliding_window")
         return self
 
 
@@ -121,11 +190,55 @@ class Objective(Frozen):
     """The prompt-length bucket it holds for: prompts up to this long; None is every other prompt."""
 
 
-class Workload(Frozen):
-    """Mean request lengths the planner assumes until enough was measured."""
+class Quantiles(Frozen):
+    """Percentiles of a length in tokens; None where the data do not resolve it."""
 
+    p10: Positive | None = None
+    p25: Positive | None = None
+    p50: Positive | None = None
+    p75: Positive | None = None
+    p90: Positive | None = None
+    p95: Positive | None = None
+    p99: Positive | None = None
+
+    @model_validator(mode="after")
+    def _they_rise(self) -> Self:
+        known = list(self.known.values())
+        if not known or known != sorted(known):
+            raise ValueError(f"{self.known}: at least one is expected, and none below a lower one")
+        return self
+
+    @property
+    def known(self) -> dict[float, float]:
+        """Probability (0.5 for p50) -> tokens, rising."""
+        given: dict[str, float | None] = self.model_dump()
+        return {int(name[1:]) / 100: tokens for name, tokens in given.items() if tokens is not None}
+
+
+class Burstiness(Frozen):
+    """How unevenly requests arrive: 1 is a Poisson process, more is burstier.
+
+    `dispersion` is the variance over the mean of the number of arrivals in intervals of `interval_s`. Thinned
+    to a share s of its rate, a stream of dispersion D has 1 + s (D - 1): so the rate belongs to it.
+    """
+
+    interval_s: Positive
+    dispersion: Positive
+    requests_per_s: Positive
+
+
+class Workload(Frozen):
+    """Request lengths and arrivals the planner assumes until enough was measured."""
+
+    name: Name | None = None
     mean_input_tokens: Positive
     mean_output_tokens: Positive
+    input_tokens: Quantiles | None = None
+    output_tokens: Quantiles | None = None
+    burstiness: tuple[Burstiness, ...] = ()
+    """By interval, shortest first."""
+    assumed: str | None = None
+    """What of it is no measurement, and why it is taken."""
     source: str
 
 
@@ -144,7 +257,26 @@ class Model(Frozen):
     name: Name
     architecture: Architecture
     variants: tuple[Variant, ...] = Field(min_length=1)
-    levels: tuple[ServiceLevel, ...] = Field(min_length=1)
+    levels: tuple[ServiceLevel, ...] = ()
+    """None: known, and not served until somebody promises something."""
+    source: str
+
+
+class Wire(Frozen):
+    """What lies between two nodes beside their own network cards."""
+
+    rtt_ms: Positive
+    usd_per_gb: Annotated[float, Field(ge=0)]
+    """Price of 10^9 bytes sent, both ends together."""
+
+
+class Region(Frozen):
+    """Where nodes are sold. No instance spans regions, so the network that counts is within one."""
+
+    cloud: Name
+    name: Name
+    within_zone: Wire
+    between_zones: Wire
     source: str
 
 
@@ -157,7 +289,26 @@ class ListPrice(Frozen):
     market: Market
     configuration: Name
     instance_type: str
+    """What is sold, or in paper mode the part of it that the price is for."""
     usd_per_hour: Positive
+    basis: Literal["read", "ratio", "pro-rata"] = "read"
+    """Read from a list; another region's price times the family's ratio; or, in paper mode only, a share of
+    the price of a larger node or of one with other GPUs, since nobody sells this one."""
+    note: str | None = None
+    """What the basis was."""
+    source: str
+
+
+class Setup(Frozen):
+    """A set-up of a paper: what of the catalog it uses."""
+
+    name: Name
+    models: tuple[Name, ...] = Field(min_length=1)
+    configurations: tuple[Name, ...] = Field(min_length=1)
+    regions: tuple[str, ...] = Field(min_length=1)
+    """As cloud/region."""
+    requests_per_s: Positive
+    """Of each model."""
     source: str
 
 
@@ -168,6 +319,12 @@ class Catalog(Frozen):
     configurations: tuple[Configuration, ...]
     models: tuple[Model, ...]
     prices: tuple[ListPrice, ...] = ()
+    regions: tuple[Region, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    """Those that have a name."""
+    setups: tuple[Setup, ...] = ()
+    paper: bool = False
+    """Paper mode: prices of what nobody sells are allowed, to compare with a paper. Never to plan with."""
 
     @model_validator(mode="after")
     def _references_resolve(self) -> Self:
