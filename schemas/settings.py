@@ -33,6 +33,7 @@ from pydantic_settings import (
 
 from schemas.base import Millis, Name
 from schemas.catalog import SHIPPED_CATALOG
+from schemas.performance import SHIPPED_EFFICIENCIES
 from schemas.secret import is_secret
 from schemas.topics import AUDIT_MS, Topic
 
@@ -199,6 +200,8 @@ class Settings(BaseSettings):
     topic_prefix: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$")] = "coral"
     state_dir: Path = Path(".coral")
     catalog: Path = SHIPPED_CATALOG
+    efficiencies: Path = SHIPPED_EFFICIENCIES
+    """How close each GPU of the catalog comes to its datasheet (`coral profile fit`)."""
     audit_ms: Millis = AUDIT_MS
     kafka: KafkaSettings = KafkaSettings()
     fold: FoldSettings = FoldSettings()

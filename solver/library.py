@@ -17,12 +17,13 @@ from pydantic import Field
 
 from schemas.base import Count, Frozen, Name, canonical, digest
 from schemas.catalog import Catalog, Configuration, Model, Phase, Whole
+from schemas.performance import Efficiencies, load_efficiencies
 from schemas.problems import Rating, Service, Template
 from solver.combinations import Combination, best_split, enumerate_combinations
 from solver.placement import Found, Refusal, describe, search
 from solver.roofline import ENGINE, Roofline
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the file; a reader refuses others."""
 
 
@@ -53,6 +54,8 @@ class Inputs(Frozen):
 
     catalog: str
     """Digest of the catalog without its prices."""
+    efficiencies: str
+    """Digest of the GPUs' efficiencies."""
     levels: tuple[tuple[Name, Name], ...]
     configurations: tuple[Name, ...]
     variants: dict[Name, tuple[Name, ...]] = {}
@@ -126,6 +129,7 @@ def build_library(
     rho: float = 12.0,
     variants: Mapping[str, Sequence[str]] | None = None,
     mixed_max: int = 3,
+    efficiencies: Efficiencies | None = None,
 ) -> Library:
     """Build the templates of `levels` on `configurations`.
 
@@ -136,13 +140,16 @@ def build_library(
         rho: most GPU memory of a combination, as a multiple of the variant's weights (coral.md).
         variants: model -> names of the checkpoints its quality policy allows; a missing model allows all.
         mixed_max: most nodes of a template of two configurations; 1 leaves mixed ones out.
+        efficiencies: of every GPU that a configuration has; those that ship if None.
 
     Raises:
         LibraryError: an unknown model, SLO class, variant or configuration, or a limit below 1.
+        ValueError: a GPU without efficiencies.
     """
-    inputs = _inputs(catalog, levels, configurations, variants or {}, n_max, mixed_max, rho)
+    efficiencies = efficiencies or load_efficiencies()
+    inputs = _inputs(catalog, efficiencies, levels, configurations, variants or {}, n_max, mixed_max, rho)
     nodes = {name: _configuration(catalog, name) for name in inputs.configurations}
-    built = [_build_service(catalog, inputs, nodes, model, slo) for model, slo in inputs.levels]
+    built = [_build_service(catalog, efficiencies, inputs, nodes, *level) for level in inputs.levels]
     rated = sorted((r for b in built for r in b.rated), key=lambda r: (r.service.key, r.template.id))
     return Library(
         engine=ENGINE,
@@ -155,6 +162,7 @@ def build_library(
 
 def _inputs(
     catalog: Catalog,
+    efficiencies: Efficiencies,
     levels: Sequence[tuple[str, str]],
     configurations: Sequence[str],
     variants: Mapping[str, Sequence[str]],
@@ -167,6 +175,7 @@ def _inputs(
         raise LibraryError(f"n_max, mixed_max and rho must be at least 1, got {n_max}, {mixed_max}, {rho}")
     return Inputs(
         catalog=catalog.model_copy(update={"prices": ()}).digest,  # templates outlive prices
+        efficiencies=digest(efficiencies),
         levels=tuple(sorted(set(levels))),
         configurations=tuple(sorted(set(configurations))),
         variants={model: tuple(sorted(names)) for model, names in sorted(variants.items())},
@@ -184,10 +193,15 @@ class _Built:
 
 
 def _build_service(
-    catalog: Catalog, inputs: Inputs, nodes: Mapping[str, Configuration], model_name: str, slo_class: str
+    catalog: Catalog,
+    efficiencies: Efficiencies,
+    inputs: Inputs,
+    nodes: Mapping[str, Configuration],
+    model_name: str,
+    slo_class: str,
 ) -> _Built:
     """The kept templates of one service, over all its allowed variants."""
-    rooflines = list(_rooflines(catalog, inputs, model_name, slo_class))
+    rooflines = list(_rooflines(catalog, efficiencies, inputs, model_name, slo_class))
     best: dict[Combination, float] = {}
     kept: list[Rated] = []
     reasons: dict[str, int] = {}
@@ -214,7 +228,9 @@ def _build_service(
     return _Built(kept, Refused(service=service, reasons=dict(sorted(reasons.items()))), considered)
 
 
-def _rooflines(catalog: Catalog, inputs: Inputs, model_name: str, slo_class: str) -> Iterator[Roofline]:
+def _rooflines(
+    catalog: Catalog, efficiencies: Efficiencies, inputs: Inputs, model_name: str, slo_class: str
+) -> Iterator[Roofline]:
     model = _model(catalog, model_name)
     level = next((level for level in model.levels if level.slo_class == slo_class), None)
     if level is None:
@@ -225,7 +241,7 @@ def _rooflines(catalog: Catalog, inputs: Inputs, model_name: str, slo_class: str
     gpus = {gpu.name: gpu for gpu in catalog.gpus}
     for variant in model.variants:
         if variant.name in allowed:
-            yield Roofline(model, variant, level, gpus, inputs.phase)
+            yield Roofline(model, variant, level, gpus, efficiencies, inputs.phase)
 
 
 def _small_enough(roofline: Roofline, nodes: Sequence[Configuration], rho: float) -> bool:

@@ -1,32 +1,37 @@
-"""Seconds and bytes of a pipeline stage on a slice of a node: That[j] of coral.md, from first principles.
+"""Throughput and memory of a pipeline stage on a slice of a node: That[j] of coral.md.
 
-A stage holds j consecutive layers on `tp` GPUs of one kind. Its work takes the longer of arithmetic and
-memory traffic, plus collectives, plus sending activations on, plus a fixed overhead. All of `Assumptions`
-is a guess in the usual range until measured data calibrates it.
+A stage holds j consecutive layers on `tp` GPUs of one kind. What a step takes comes from `solver.layers`,
+with constants fitted on measurements (`schemas.performance`); here it becomes saturated throughput within
+the promised latencies (b = sequences of one micro-batch, I and O = mean input and output tokens, S = stages):
 
-Saturated throughput (b = sequences of one micro-batch, I and O = mean input and output tokens,
-d = seconds of a decode step at b, P = seconds of prefilling one mean prompt, S = stages):
+- `decode`: every step gives each of b sequences a token, d seconds. T = b / d tokens/s; d <= TPOT / S.
+- `prefill`: b whole prompts a pass, P seconds; a pass holds at most the engine's tokens a step (C), a longer
+  prompt takes several. T = b I / P tokens/s; P <= TTFT / S.
+- `both`, with chunked prefill: b sequences need b/O new requests a step to stay b, so b I/O prompt tokens a
+  step in the mean. Prompts come whole: a share f of the steps carries a chunk of k tokens beside the decodes
+  (k = the prompt, or what they need where that is more, at most C - b; f = b I/(O k)), the others none. With
+  m seconds for a step with a chunk, the mean step takes D = f m + (1 - f) d. T = (b/O) / D requests/s;
+  D <= TPOT / S, and a prompt's way through its chunks, max(1, I/k) m <= TTFT / S.
+- S micro-batches are in flight, so a stage's memory holds the cache of S b whole requests: no pre-emption.
 
-- A finished request made O decode steps and one prefill, so a micro-batch of b finishes b/O requests in each
-  round of d + (b/O) P seconds: T = (b/O) / (d + (b/O) P) requests/s for phase `both`.
-- Time per output token: every sequence waits for S such rounds, so each must stay within TPOT / S.
-- Time to first token: chunked prefill gets the part of a round that decoding leaves, (TPOT/S - d) / (TPOT/S),
-  so P (TPOT/S) / (TPOT/S - d) must stay within TTFT / S.
-- `decode`: T = b / d tokens/s, d <= TPOT / S. `prefill`: T = I / P tokens/s, P <= TTFT / S.
-- S micro-batches are in flight, so a stage's memory holds S b sequences of I + O tokens.
-
-Objectives are judged at the mean prompt, as the paper does; queueing head-room belongs on the demand.
+Promises are judged at the mean request, as the paper does; waiting in queues is head-room on the demand.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from schemas.catalog import Gpu, Model, Objective, Phase, ServiceLevel, Variant
-from solver.shapes import ACTIVATION_BYTES, Flags, Floats, Number, Shape
+from schemas.performance import Efficiencies
+from solver.kernels import Cost, Kernels, Values
+from solver.layers import Layers
+from solver.profiles import NONE, Correction
+from solver.shapes import Flags, Floats, Shape
+from solver.steps import Round, Step, Wait
 
-ENGINE = "roofline-1"
+ENGINE = "roofline-2"
 """Version of these figures; a rating names it, so that a change here makes old ratings visible."""
 
 BATCHES: Floats = np.geomspace(1, 256, 73)
@@ -35,37 +40,22 @@ BATCHES: Floats = np.geomspace(1, 256, 73)
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Efficiencies and overheads. None is measured yet: the usual figures of well-tuned serving kernels."""
+    """What no measurement at hand covers, each with its reason."""
 
-    compute: float = 0.5
-    """Share of peak arithmetic that dense matrix products reach."""
-    experts: float = 0.35
-    """The same for grouped expert products."""
-    bandwidth: float = 0.8
-    """Share of peak memory bandwidth."""
-    link: float = 0.7
-    """Share of the link bandwidth that all-reduce reaches."""
-    network: float = 0.8
-    """Share of the line rate between stages."""
-    pcie_latency_s: float = 30e-6
-    """Fixed cost of an all-reduce without NVLink."""
-    nvlink_latency_s: float = 10e-6
-    network_latency_s: float = 200e-6
-    """Fixed cost of sending activations to the next stage."""
-    step_s: float = 2e-3
-    """Scheduling and launching one step of one stage."""
-    layer_s: float = 20e-6
-    """Launch gaps within a layer."""
     memory_share: float = 0.9
-    """vLLM's gpu-memory-utilization where a variant does not set it."""
+    """vLLM's default of gpu-memory-utilization, where a variant does not set it."""
     reserved_gb: float = 2.0
-    """Per GPU: activations, CUDA graphs, communication buffers."""
-    prefill_chunk: int = 2048
-    """Prompt tokens a step: weights are read once for each."""
+    """Of each GPU's share: activations of a full step, CUDA graphs, communication buffers. vLLM measures it
+    at start; 1 to 3 GB are usual for these models at 2048 tokens a step."""
+    batched_tokens: int = 2048
+    """vLLM's default of max-num-batched-tokens for servers on GPUs below 70 GB and on A100. Larger ones have
+    8192, which makes steps with a chunk rarer and longer, and the mean step hardly different."""
+    sequences: int = 256
+    """vLLM's default of max-num-seqs for the same GPUs."""
     load_gb_s: float = 1.0
-    """Weights from storage to one node."""
+    """Weights from storage to one node: a network disk or object store at 8 Gbit/s."""
     startup_s: float = 60.0
-    """Process start, compilation and graph capture, without loading."""
+    """Process start, compilation and graph capture, without loading; the fleet measures the real one."""
 
 
 DEFAULT = Assumptions()
@@ -84,107 +74,186 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class Roofline:
-    """The roofline of one variant of a model at one service level; layers j run from 1 to the model's."""
+    """The roofline of one variant of a model at one service level; layers j run from 1 to the model's.
+
+    Batches are arrays of shape (batches, 1) and layers of shape (layers,), so that they broadcast.
+    """
 
     model: Model
     variant: Variant
     level: ServiceLevel
     gpus: dict[str, Gpu]
+    efficiencies: Efficiencies
     phase: Phase = "both"
+    correction: Correction = NONE
+    """What measurements say of the layers' time (`solver.profiles`)."""
     assume: Assumptions = DEFAULT
     shape: Shape = field(init=False)
     _tables: dict[tuple[Slot, int], Floats] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
-    _layers: dict[tuple[Slot, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _costs: dict[tuple[object, ...], Cost] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    _most: dict[tuple[Slot, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", Shape(self.model.architecture, self.variant))
 
     # ------------------------------------------------------------------------------------------ seconds
 
-    def decode_s(self, slot: Slot, layers: Number, batch: Number) -> Number:
+    def decode_s(self, slot: Slot, layers: Values, batch: Values) -> Values:
         """Seconds of one decode step of `batch` sequences, each half-way through its output."""
-        a, shape, gpu = self.assume, self.shape, self.gpus[slot.gpu]
-        context = self.level.workload.mean_input_tokens + self.level.workload.mean_output_tokens / 2
-        cache = batch * shape.cache_bytes(context) * shape.cache_copies(slot.tp)
-        read = layers * (shape.bytes_read(batch) + cache) + slot.last * shape.head_bytes
-        memory = read / (slot.tp * gpu.bandwidth_gb_s * 1e9 * a.bandwidth)
-        head = 2 * batch * slot.last * self.model.architecture.vocab * self.model.architecture.hidden
-        compute = self._compute_s(slot, layers, batch, context) + head / (
-            slot.tp * gpu.bf16_tflops * 1e12 * a.compute
+        return self.decode_step(slot, batch).seconds(layers)
+
+    def prefill_s(self, slot: Slot, layers: Values, prompts: Values = 1.0) -> Values:
+        """Seconds of prefilling `prompts` mean prompts at once, in as many passes as they need."""
+        return self.prefill_step(slot, prompts).seconds(layers)
+
+    def decode_step(self, slot: Slot, batch: Values) -> Step:
+        def layer() -> Cost:
+            cost = self._layers(slot).decode(batch, self._context)
+            return cost * self.correction.decode(slot.gpu, slot.tp, batch)
+
+        return self._step(slot, self._kept(layer, "decode", slot, batch), batch, batch)
+
+    def prefill_step(self, slot: Slot, prompts: Values) -> Step:
+        """All passes over `prompts` mean prompts."""
+        tokens = prompts * self.level.workload.mean_input_tokens
+        passes = np.maximum(1.0, tokens / self._step_tokens)
+
+        def layer() -> Cost:
+            cost = self._layers(slot).prefill(tokens / passes, self._prompt_context)
+            return cost * self.correction.prefill(slot.gpu, slot.tp, tokens)
+
+        one = self._step(slot, self._kept(layer, "prefill", slot, tokens), tokens / passes, prompts)
+        return one * passes
+
+    def mixed_step(self, slot: Slot, batch: Values, chunk: Values) -> Step:
+        """A step that decodes `batch` sequences and takes `chunk` prompt tokens along.
+
+        It is corrected as its two parts would be alone, by their seconds.
+        """
+
+        def layer() -> Cost:
+            layers = self._layers(slot)
+            decode = layers.decode(batch, self._context).total_s
+            prefill = layers.prefill(chunk, self._prompt_context).total_s
+            measured = decode * self.correction.decode(slot.gpu, slot.tp, batch)
+            measured = measured + prefill * self.correction.prefill(slot.gpu, slot.tp, chunk)
+            cost = layers.mixed(batch, self._context, chunk, self._prompt_context)
+            return cost * (measured / (decode + prefill))
+
+        prompts = chunk / self.level.workload.mean_input_tokens
+        kept = self._kept(layer, "mixed", slot, batch, chunk)
+        return self._step(slot, kept, batch + chunk, batch + prompts)
+
+    def _step(self, slot: Slot, layer: Cost, tokens: Values, sampled: Values) -> Step:
+        layers = self._layers(slot)
+        return Step(
+            layer,
+            layers.embedding(tokens) if slot.first else Cost(),
+            layers.head(sampled) if slot.last else Cost(),
+            Cost() if slot.last else layers.send(tokens, slot.send_gb_s),
+            Cost(fixed_s=layers.step_s, total_s=layers.step_s),
         )
-        longest: Number = np.maximum(memory, compute)
-        return longest + self._moving_s(slot, layers, batch) + layers * a.layer_s + a.step_s
 
-    def prefill_s(self, slot: Slot, layers: Number) -> Number:
-        """Seconds of prefilling one mean prompt, in chunks; causal attention sees half of it."""
-        a, shape, gpu = self.assume, self.shape, self.gpus[slot.gpu]
-        tokens = self.level.workload.mean_input_tokens
-        chunks = max(1.0, tokens / a.prefill_chunk)
-        read = layers * shape.bytes_read(min(tokens, float(a.prefill_chunk))) * chunks
-        memory = read / (slot.tp * gpu.bandwidth_gb_s * 1e9 * a.bandwidth)
-        longest: Number = np.maximum(memory, self._compute_s(slot, layers, tokens, tokens / 2))
-        return longest + self._moving_s(slot, layers, tokens) + layers * a.layer_s
+    def _kept(self, make: Callable[[], Cost], kind: str, slot: Slot, *sizes: Values) -> Cost:
+        """A layer's cost, remembered: every slot on the same GPUs asks for the same."""
+        key = (kind, slot.gpu, slot.tp, *(np.asarray(size).tobytes() for size in sizes))
+        if key not in self._costs:
+            self._costs[key] = make()
+        return self._costs[key]
 
-    def _compute_s(self, slot: Slot, layers: Number, tokens: Number | float, context: float) -> Number:
-        a, shape = self.assume, self.shape
-        peak = slot.tp * self.peak_tflops(slot.gpu) * 1e12
-        dense = 2 * shape.attention_weights / (peak * a.compute)
-        attention = shape.attention_flops(context) / (
-            slot.tp * self.gpus[slot.gpu].bf16_tflops * 1e12 * a.compute
-        )
-        share = a.experts if self.model.architecture.experts else a.compute
-        ffn = 2 * shape.experts_per_token * shape.expert_weights / (peak * share)
-        return layers * tokens * (dense + attention + ffn)
+    def _layers(self, slot: Slot) -> Layers:
+        kernels = Kernels(self.gpus[slot.gpu], self.efficiencies.of(slot.gpu))
+        return Layers(self.shape, kernels, slot.tp)
 
-    def _moving_s(self, slot: Slot, layers: Number, tokens: Number | float) -> Number:
-        """Two ring all-reduces a layer over the GPUs' link, and the activations to the next stage."""
-        a, gpu = self.assume, self.gpus[slot.gpu]
-        activations = tokens * (self.model.architecture.hidden * ACTIVATION_BYTES)
-        latency = a.nvlink_latency_s if gpu.link == "nvlink" else a.pcie_latency_s
-        ring = 2 * (slot.tp - 1) / slot.tp * activations / (gpu.link_gb_s * 1e9 * a.link)
-        reduce = layers * (2 * (ring + latency) if slot.tp > 1 else 0.0)
-        hop = 0.0 if slot.last else activations / (slot.send_gb_s * 1e9 * a.network) + a.network_latency_s
-        return reduce + hop
+    @property
+    def _context(self) -> float:
+        """Tokens that a sequence half-way through its output looks at."""
+        return self.level.workload.mean_input_tokens + self.level.workload.mean_output_tokens / 2
 
-    def peak_tflops(self, gpu_name: str) -> float:
-        """fp8 where weights are 8-bit and the GPU can, else bf16 (4-bit weights are widened)."""
-        gpu = self.gpus[gpu_name]
-        return gpu.fp8_tflops if gpu.fp8_tflops and self.variant.weight_bits == 8 else gpu.bf16_tflops
+    @property
+    def _prompt_context(self) -> float:
+        """Tokens that a prompt's token looks at in the mean: attention is causal."""
+        return self.level.workload.mean_input_tokens / 2
+
+    @property
+    def _step_tokens(self) -> float:
+        """Most tokens that the engine takes in one step."""
+        return float(self.variant.vllm_args.get("max-num-batched-tokens", self.assume.batched_tokens))
+
+    # -------------------------------------------------------------------------------------------- rounds
+
+    def round(self, slot: Slot, batch: Floats) -> Round:
+        """What the phase does over and over at each batch (formulas: top of this file)."""
+        w, most = self.level.workload, self._step_tokens
+        prompt, output = w.mean_input_tokens, w.mean_output_tokens
+        ttft, tpot = objective_s(self.level.ttft, prompt), objective_s(self.level.tpot, prompt)
+        if self.phase == "decode":
+            step = self.decode_step(slot, batch)
+            return Round(step, batch, (Wait("TPOT", step, tpot),), batch <= most)
+        if self.phase == "prefill":
+            step = self.prefill_step(slot, batch)
+            return Round(
+                step, batch * prompt, (Wait("TTFT", step, ttft),), batch * prompt <= max(most, prompt)
+            )
+        needed = batch * prompt / output
+        chunk = np.clip(most - batch, 1.0, np.maximum(prompt, needed))
+        carries = np.minimum(1.0, needed / chunk)  # more has no room
+        step, full = self.decode_step(slot, batch), self.mixed_step(slot, batch, chunk)
+        mean = full * carries + step * (1 - carries)
+        waits = (Wait("TPOT", mean, tpot), Wait("TTFT", full * np.maximum(1.0, prompt / chunk), ttft))
+        return Round(mean, batch / output, waits, batch + needed <= most)
 
     # ------------------------------------------------------------------------------------------- memory
 
-    def weight_bytes(self, slot: Slot, layers: Number) -> Number:
+    def weight_bytes(self, slot: Slot, layers: Values) -> Values:
         """Weights of a stage over all its GPUs; tied embeddings are one table only within one stage."""
         once = self.model.architecture.tied_embeddings and slot.first and slot.last
         tables = 1 if once else slot.first + slot.last
         return layers * self.shape.layer_bytes + tables * self.shape.head_bytes
 
     def memory_bytes(self, slot: Slot) -> float:
-        """What a stage may use over all its GPUs."""
+        """What a stage may use over all its GPUs, at least 0."""
         share = float(self.variant.vllm_args.get("gpu-memory-utilization", self.assume.memory_share))
         gpu = self.gpus[slot.gpu]
         return slot.tp * max(0.0, gpu.memory_gb * share - self.assume.reserved_gb) * 1e9
 
-    def cache_bytes(self, slot: Slot, layers: Number, sequences: Number | float) -> Number:
-        """KV cache of `sequences` whole requests; at least one of `max-model-len`, or vLLM won't start."""
+    def cache_bytes(self, slot: Slot, layers: Values, sequences: Values) -> Values:
+        """KV cache of `sequences` whole requests; at least one of `max-model-len`, or vLLM won't start.
+
+        After prefill alone a request's cache goes elsewhere before its output.
+        """
         w = self.level.workload
-        need = sequences * self.shape.cache_bytes(w.mean_input_tokens + w.mean_output_tokens)
+        tokens = w.mean_input_tokens + (0.0 if self.phase == "prefill" else w.mean_output_tokens)
         longest = self.shape.cache_bytes(float(self.variant.vllm_args.get("max-model-len", 0)))
-        held: Number = np.maximum(need, longest)
+        held = np.maximum(sequences * self.shape.cache_bytes(tokens), longest)
         return layers * held * self.shape.cache_copies(slot.tp)
+
+    def fits(self, slot: Slot, layers: Values, sequences: Values) -> Flags:
+        """Whether memory holds `layers` with the cache of all `sequences` in flight."""
+        held = self.weight_bytes(slot, layers) + self.cache_bytes(slot, layers, sequences)
+        return np.asarray(held <= self.memory_bytes(slot))
 
     def most_layers(self, slot: Slot, stages: int) -> int:
         """Layers that a stage's memory holds at the smallest batch, whatever time they take."""
         key = (slot, stages)
-        if key not in self._layers:
-            layers = np.arange(1.0, self.model.architecture.layers + 1)
-            held = self.weight_bytes(slot, layers) + self.cache_bytes(slot, layers, stages * BATCHES[0])
-            self._layers[key] = int((held <= self.memory_bytes(slot)).sum())
-        return self._layers[key]
+        if key not in self._most:
+            self._most[key] = int(self.fits(slot, self.layer_counts, stages * float(BATCHES[0])).sum())
+        return self._most[key]
+
+    def most_sequences(self, stages: Values) -> Values:
+        """How many sequences the engine takes at once: one a stage at least."""
+        limit = float(self.variant.vllm_args.get("max-num-seqs", self.assume.sequences))
+        return np.maximum(limit, stages)
 
     # --------------------------------------------------------------------------------------- throughput
+
+    @property
+    def layer_counts(self) -> Floats:
+        return np.arange(1.0, self.model.architecture.layers + 1)
 
     def table(self, slot: Slot, stages: int) -> Floats:
         """That[b, j-1]: throughput of a stage, one of `stages`; 0 where memory or an objective forbids it.
@@ -193,32 +262,18 @@ class Roofline:
         """
         key = (slot, stages)
         if key not in self._tables:
-            self._tables[key] = self._table(slot, stages)
+            self._tables[key] = self.rates(slot, np.array([float(stages)]))[0]
         return self._tables[key]
 
-    def _table(self, slot: Slot, stages: int) -> Floats:
-        layers = np.arange(1.0, self.model.architecture.layers + 1)[None, :]
-        batch = BATCHES[:, None]
-        held = self.weight_bytes(slot, layers) + self.cache_bytes(slot, layers, stages * batch)
-        limit = float(self.variant.vllm_args.get("max-num-seqs", 256))
-        fits = (held <= self.memory_bytes(slot)) & (stages * batch <= max(limit, stages))
-        rate, in_time = self._rate(slot, layers, batch, stages)
-        return np.where(fits & in_time, rate, 0.0)
-
-    def _rate(self, slot: Slot, layers: Floats, batch: Floats, stages: int) -> tuple[Floats, Flags]:
-        """Throughput and whether the objectives hold, by phase (formulas: top of this file)."""
-        w = self.level.workload
-        prompt = w.mean_input_tokens
-        ttft = objective_s(self.level.ttft, prompt) / stages
-        tpot = objective_s(self.level.tpot, prompt) / stages
-        decode, prefill = self.decode_s(slot, layers, batch), self.prefill_s(slot, layers) + 0 * batch
-        if self.phase == "decode":
-            return batch / decode, decode <= tpot
-        if self.phase == "prefill":
-            return prompt / prefill, prefill <= ttft
-        finished = batch / w.mean_output_tokens
-        spent = decode + finished * prefill
-        return finished / spent, (spent <= tpot) & (prefill * tpot <= ttft * (tpot - decode))
+    def rates(self, slot: Slot, stages: Floats, batches: Floats = BATCHES) -> Floats:
+        """`table` for several numbers of stages: shape (stages, batches, layers)."""
+        batch, depth, layers = batches[:, None], stages[:, None, None], self.layer_counts
+        done = self.round(slot, batch)
+        good = self.fits(slot, layers, depth * batch)
+        good &= (depth * batch <= self.most_sequences(depth)) & done.has_room
+        for wait in done.waits:
+            good &= wait.step.seconds(layers) <= wait.budget_s / depth
+        return np.where(good, done.done / done.step.seconds(layers), 0.0)
 
 
 def objective_s(objectives: tuple[Objective, ...], prompt_tokens: float) -> float:

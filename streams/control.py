@@ -47,6 +47,7 @@ def run(settings: Settings) -> None:
         "streams.solve_bench:open_bench",
         {
             "catalog": str(settings.catalog.resolve()),
+            "efficiencies": str(settings.efficiencies.resolve()),
             "levels": [(served.model, served.slo_class) for served in terms.policy.served],
             "configurations": _configurations(settings, catalog),
             "cache": str(settings.state_dir.resolve() / "libraries"),

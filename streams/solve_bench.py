@@ -9,6 +9,7 @@ from pathlib import Path
 
 from schemas.base import digest
 from schemas.catalog import Catalog, load_catalog
+from schemas.performance import Efficiencies, load_efficiencies
 from schemas.problems import Answer, Pool, Problem, ServiceDemand, Stock
 from solver.answers import METHOD
 from solver.library import Library, LibraryError, build_library, load_library
@@ -17,16 +18,20 @@ from solver.roofline import ENGINE
 from streams.solve_worker import Bench
 
 
-def open_bench(catalog: str, levels: list[tuple[str, str]], configurations: list[str], cache: str) -> Bench:
+def open_bench(
+    catalog: str, efficiencies: str, levels: list[tuple[str, str]], configurations: list[str], cache: str
+) -> Bench:
     """Load or build the library, and solve once, since the first solve loads Pyomo and HiGHS.
 
     Args:
         catalog: path of the catalog's file.
+        efficiencies: path of the file of the GPUs' efficiencies.
         levels: (model, SLO class) pairs to have templates for.
         configurations: node configurations to plan with.
         cache: folder of libraries built before, by digest of what they were built from.
     """
-    library = _library(load_catalog(Path(catalog)), levels, configurations, Path(cache))
+    figures = load_catalog(Path(catalog)), load_efficiencies(Path(efficiencies))
+    library = _library(*figures, levels, configurations, Path(cache))
     solve = method(METHOD)
 
     def answer(problem: Problem) -> Answer:
@@ -37,16 +42,21 @@ def open_bench(catalog: str, levels: list[tuple[str, str]], configurations: list
 
 
 def _library(
-    catalog: Catalog, levels: list[tuple[str, str]], configurations: list[str], cache: Path
+    catalog: Catalog,
+    efficiencies: Efficiencies,
+    levels: list[tuple[str, str]],
+    configurations: list[str],
+    cache: Path,
 ) -> Library:
     pairs = [(model, slo_class) for model, slo_class in levels]
-    path = cache / f"{digest([catalog.digest, pairs, configurations, ENGINE])}.json.gz"
+    key = digest([catalog.digest, digest(efficiencies), pairs, configurations, ENGINE])
+    path = cache / f"{key}.json.gz"
     if path.exists():
         try:
             return load_library(path)
         except LibraryError:
             path.unlink(missing_ok=True)  # of an older version or cut short: built again
-    library = build_library(catalog, levels=pairs, configurations=configurations)
+    library = build_library(catalog, levels=pairs, configurations=configurations, efficiencies=efficiencies)
     cache.mkdir(parents=True, exist_ok=True)
     # Renamed into place: a standby may be reading, or writing the same.
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")

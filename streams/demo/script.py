@@ -88,6 +88,7 @@ def script_for(engine: str, given: NodeSettings, cache: Path = DEFAULT_CACHE) ->
         folder,
         {
             "CORAL_CATALOG": str(folder / "catalog.yaml"),
+            "CORAL_EFFICIENCIES": str(folder / "efficiencies.yaml"),
             "CORAL_NODE__VLLM": str(command.absolute()),
             "CORAL_NODE__MODELS": json.dumps({"tiny": str(model.absolute())}),
         },

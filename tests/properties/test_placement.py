@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.catalog import load_catalog
+from schemas.performance import load_efficiencies
 from solver.placement import Refusal, best_cut, search
 from solver.roofline import Roofline
 from solver.shapes import Floats
@@ -56,7 +57,7 @@ NAMES = [c.name for c in CATALOG.configurations if c.gpus <= 4]
 )
 def test_order_of_the_question_never_matters(names: list[str], model_name: str) -> None:
     model = CATALOG.model(model_name)
-    roofline = Roofline(model, model.variants[0], model.levels[0], GPUS)
+    roofline = Roofline(model, model.variants[0], model.levels[0], GPUS, load_efficiencies())
     forth = search(roofline, [CATALOG.configuration(n) for n in names])
     back = search(roofline, [CATALOG.configuration(n) for n in reversed(names)])
     assert forth == back

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from schemas.catalog import Architecture, Catalog, Configuration, load_catalog
+from schemas.performance import load_efficiencies
 from schemas.problems import (
     LatencyTable,
     Pool,
@@ -61,7 +62,9 @@ class Toolbox:
         return Rated(template=template, rating=rating)
 
     def library(self, *rated: Rated, refused: tuple[Refused, ...] = ()) -> Library:
-        inputs = Inputs(catalog="none", levels=(), configurations=(), n_max=1, mixed_max=1, rho=1.0)
+        inputs = Inputs(
+            catalog="none", efficiencies="none", levels=(), configurations=(), n_max=1, mixed_max=1, rho=1.0
+        )
         return Library(engine="made-up", inputs=inputs, templates=rated, refused=refused)
 
     def unfit(self, configuration: str, model: str = "m", tries: int = 0) -> Unfit:
@@ -112,7 +115,9 @@ def roofline(catalog: Catalog) -> Callable[..., Roofline]:
             shape = {**found.architecture.model_dump(), "layers": layers, "full_attention_layers": layers}
             found = found.model_copy(update={"architecture": Architecture(**shape)})
         chosen = next(v for v in found.variants if v.name == variant)
-        return Roofline(found, chosen, found.levels[0], {g.name: g for g in catalog.gpus})
+        return Roofline(
+            found, chosen, found.levels[0], {g.name: g for g in catalog.gpus}, load_efficiencies()
+        )
 
     return make
 

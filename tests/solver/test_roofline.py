@@ -44,7 +44,8 @@ def test_sliding_window_halves_a_long_cache(roofline: Make) -> None:
 
 def test_a_batch_reads_its_distinct_experts(roofline: Make) -> None:
     shape = roofline("gpt-oss-20b", "mxfp4").shape
-    assert shape.bytes_read(1.0) == pytest.approx(shape.attention_bytes + 4 * shape.expert_bytes)
+    always = shape.attention_bytes + shape.common_bytes
+    assert shape.bytes_read(1.0) == pytest.approx(always + 4 * shape.expert_bytes)
     assert shape.bytes_read(1000.0) == pytest.approx(shape.layer_bytes)
 
 
@@ -67,7 +68,7 @@ def test_table_never_rises_with_layers_nor_falls_with_time(roofline: Make) -> No
                     "ttft": tuple(o.model_copy(update={"ms": o.ms / 2}) for o in r.level.ttft),
                 }
             )
-            assert (Roofline(r.model, r.variant, tight, r.gpus).table(slot, 1) <= table).all()
+            assert (Roofline(r.model, r.variant, tight, r.gpus, r.efficiencies).table(slot, 1) <= table).all()
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode", "both"])
@@ -77,20 +78,26 @@ def test_more_bandwidth_or_arithmetic_never_hurts(catalog: Catalog, roofline: Ma
         gpu = catalog.gpu("L40S")
         better = gpu.model_copy(update={field: 2 * getattr(gpu, field)})
         slot = Slot("L40S", 2, first=False, last=False, send_gb_s=5.0)
-        slow = Roofline(r.model, r.variant, r.level, {"L40S": gpu}, phase)  # type: ignore[arg-type]
-        fast = Roofline(r.model, r.variant, r.level, {"L40S": better}, phase)  # type: ignore[arg-type]
+        slow = Roofline(r.model, r.variant, r.level, {"L40S": gpu}, r.efficiencies, phase)  # type: ignore[arg-type]
+        fast = Roofline(r.model, r.variant, r.level, {"L40S": better}, r.efficiencies, phase)  # type: ignore[arg-type]
         assert (fast.table(slot, 2) >= slow.table(slot, 2)).all(), field
 
 
 def test_both_objectives_hold_wherever_the_table_is_positive(roofline: Make) -> None:
+    """Reckoned again from single steps, for one batch after another."""
     r = roofline("qwen3-32b", "bf16")
     slot = Slot("L40S", 4, first=True, last=True, send_gb_s=0.0)
-    served = r.table(slot, 1)[:, 63] > 0
-    assert served.any()
-    decode = r.decode_s(slot, np.full(served.sum(), 64.0), BATCHES[served])
-    prefill = float(r.prefill_s(slot, 64.0))
-    assert (decode + BATCHES[served] / 211 * prefill <= 0.100).all()
-    assert (prefill / ((0.100 - decode) / 0.100) <= 1.600).all()
+    served = BATCHES[r.table(slot, 1)[:, 63] > 0]
+    assert served.size
+    for batch in served:
+        decode = float(r.decode_s(slot, 64.0, float(batch)))
+        prompts = batch / 211  # in the mean step
+        chunk = min(2048 - batch, 1155 * max(1.0, prompts))
+        mixed = float(r.mixed_step(slot, float(batch), chunk).seconds(64.0))
+        share = prompts * 1155 / chunk
+        assert share <= 1
+        assert share * mixed + (1 - share) * decode <= 0.100
+        assert max(1.0, 1155 / chunk) * mixed <= 1.600
 
 
 def test_vllm_must_hold_one_longest_request(roofline: Make) -> None:
@@ -100,7 +107,7 @@ def test_vllm_must_hold_one_longest_request(roofline: Make) -> None:
     longer = r.variant.model_copy(update={"vllm_args": {"max-model-len": "32768"}})
     slot = Slot("A100", 1, True, True, 0.0)
     assert r.most_layers(slot, 1) == 64
-    assert Roofline(r.model, longer, r.level, r.gpus).most_layers(slot, 1) < 64
+    assert Roofline(r.model, longer, r.level, r.gpus, r.efficiencies).most_layers(slot, 1) < 64
 
 
 def test_tensor_parallel_degrees_are_those_of_vllm(roofline: Make) -> None:

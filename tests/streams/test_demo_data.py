@@ -8,6 +8,7 @@ from agents.feeds import FeedPlan
 from agents.provision_static import Inventory
 from agents.tiny_model import LAYERS
 from schemas.catalog import Catalog, load_catalog
+from schemas.performance import load_efficiencies
 from schemas.settings import load_settings
 from schemas.yamlfile import load_yaml
 from solver.library import build_library
@@ -37,7 +38,10 @@ def test_one_node_holds_the_tiny_model_and_the_crowds_take_one_and_two() -> None
     (model,) = catalog.models
     assert model.architecture.layers == LAYERS, "vLLM's partition counts the real layers"
     library = build_library(
-        catalog, levels=[("tiny", "interactive")], configurations=[c.name for c in catalog.configurations]
+        catalog,
+        levels=[("tiny", "interactive")],
+        configurations=[c.name for c in catalog.configurations],
+        efficiencies=load_efficiencies(DATA / "vllm" / "efficiencies.yaml"),
     )
     best = max(rated.rating.throughput for rated in library.templates if len(rated.template.nodes) == 1)
     assert VLLM.load is not None

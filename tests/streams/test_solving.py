@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from schemas.catalog import SHIPPED_CATALOG
+from schemas.performance import SHIPPED_EFFICIENCIES
 from schemas.problems import Problem, Service, ServiceDemand, Stock
 from streams.solving import SolveError, Solver
 from tests.streams.doubles import EAST
@@ -163,6 +164,7 @@ async def test_the_real_bench_solves_and_keeps_its_library(tmp_path: Path) -> No
     """Pyomo and HiGHS in the process; the second start loads the library that the first built."""
     arguments = {
         "catalog": str(SHIPPED_CATALOG),
+        "efficiencies": str(SHIPPED_EFFICIENCIES),
         "levels": [("phi-4-14b", "interactive")],
         "configurations": ["1xL40S"],
         "cache": str(tmp_path),
