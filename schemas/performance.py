@@ -49,6 +49,8 @@ class Roof(Frozen):
     launch_s: Seconds
     overlap: Annotated[float, Field(ge=1, le=100)] = 4.0
     """1: one after the other; large: the longer of the two."""
+    quantising: Share | None = None
+    """Of the bandwidth, for a pass of its own that narrows the activations first; None: there is none."""
     evidence: Evidence
 
 
@@ -58,6 +60,12 @@ class Link(Frozen):
     share: Share
     latency_s: Seconds
     evidence: Evidence
+
+
+class Collective(Link):
+    """The same among a number of GPUs: more of them may have to share what links there are."""
+
+    gpus: Annotated[int, Field(ge=2)]
 
 
 class Overhead(Frozen):
@@ -83,10 +91,16 @@ class Efficiency(Frozen):
     decode_attention: Roof
     elementwise: Roof
     """Norms, rotary embedding, activation, residual: `compute` does not count."""
-    all_reduce: Link
+    all_reduce: tuple[Collective, ...] = Field(min_length=1)
+    """By number of GPUs; between two, the larger counts, beyond the largest, that."""
     network: Link
     """Activations to the next stage."""
     overhead: Overhead
+
+    def all_reduce_over(self, gpus: int) -> Collective:
+        """The constants of an all-reduce over this many GPUs."""
+        by_size = sorted(self.all_reduce, key=lambda c: c.gpus)
+        return next((c for c in by_size if c.gpus >= gpus), by_size[-1])
 
 
 class Efficiencies(Frozen):

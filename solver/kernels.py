@@ -57,12 +57,13 @@ class Kernels:
     efficiency: Efficiency
 
     def matmul(self, rows: Values, columns: Values, inner: Values, weight_bits: float = 16) -> Cost:
-        """[rows, inner] times weights [inner, columns]: rows are tokens."""
-        narrow = self._fp8(weight_bits)
-        roof = self.efficiency.matmul_fp8 if narrow else self.efficiency.matmul
-        assert roof is not None
+        """[rows, inner] times weights [inner, columns]: rows are tokens.
+
+        Weights of 8 bits are multiplied in fp8 where the GPU can, else they only save memory.
+        """
+        narrow = self.efficiency.matmul_fp8 if self._fp8(weight_bits) else None
         moved = inner * columns * weight_bits / 8 + rows * (inner + columns) * ACTIVATION_BYTES
-        return self._cost(roof, 2.0 * rows * inner * columns, moved, narrow)
+        return self._cost(narrow or self.efficiency.matmul, 2.0 * rows * inner * columns, moved, rows * inner)
 
     def experts(
         self,
@@ -77,18 +78,18 @@ class Kernels:
 
         Reads the weights of the expected number of distinct experts, E (1 - (1 - k/E)^tokens).
         """
-        narrow = self._fp8(weight_bits)
-        e = self.efficiency
-        roof = e.experts_fp8 if narrow else e.experts_4bit if weight_bits < 8 else e.experts
-        assert roof is not None
+        efficiency = self.efficiency
+        wide = efficiency.experts_4bit if weight_bits < 8 else efficiency.experts
+        narrow = efficiency.experts_fp8 if self._fp8(weight_bits) else None
         distinct = experts * (1 - (1 - top_k / experts) ** tokens)
         weights = 3.0 * hidden * inner
         moved = distinct * weights * weight_bits / 8
         moved = moved + tokens * top_k * (2.0 * hidden + 3.0 * inner) * ACTIVATION_BYTES
-        return self._cost(roof, 2.0 * tokens * top_k * weights, moved, narrow)
+        quantised = tokens * top_k * (hidden + inner)
+        return self._cost(narrow or wide, 2.0 * tokens * top_k * weights, moved, quantised)
 
     def prefill_attention(
-        self, tokens: Values, context: Values, heads: Values, kv_heads: Values, head_dim: int
+        self, tokens: Values, context: Values, heads: Values, kv_heads: Values, head_dim: float
     ) -> Cost:
         """`tokens` new tokens, each looking at `context` tokens in the mean."""
         flops = 4.0 * heads * head_dim * tokens * context
@@ -101,7 +102,7 @@ class Kernels:
         context: Values,
         heads: Values,
         kv_heads: Values,
-        head_dim: int,
+        head_dim: float,
         kv_bits: float = 16,
     ) -> Cost:
         """One new token of each sequence, looking at `context` tokens of its cache."""
@@ -121,7 +122,7 @@ class Kernels:
         """Sum `moved` bytes over `gpus` of one node (a ring: 2 (n-1)/n of them pass each link)."""
         if gpus == 1:
             return Cost()
-        link = self.efficiency.all_reduce
+        link = self.efficiency.all_reduce_over(gpus)
         wire = 2.0 * (gpus - 1) / gpus * moved / (self.gpu.link_gb_s * 1e9 * link.share)
         return Cost(link_s=wire, fixed_s=link.latency_s, total_s=wire + link.latency_s)
 
@@ -132,14 +133,20 @@ class Kernels:
         return Cost(link_s=wire, fixed_s=network.latency_s, total_s=wire + network.latency_s)
 
     def _fp8(self, weight_bits: float) -> bool:
-        return weight_bits == 8 and bool(self.gpu.fp8_tflops) and self.efficiency.matmul_fp8 is not None
+        return weight_bits == 8 and self.gpu.fp8_tflops is not None
 
-    def _cost(self, roof: Roof, flops: Values, moved: Values, narrow: bool = False) -> Cost:
-        peak = self.gpu.fp8_tflops if narrow and self.gpu.fp8_tflops else self.gpu.bf16_tflops
+    def _cost(self, roof: Roof, flops: Values, moved: Values, quantised: Values = 0.0) -> Cost:
+        """`quantised`: activations that are read in 16 and written in 8 bits where the roof says so."""
+        fp8 = roof is self.efficiency.matmul_fp8 or roof is self.efficiency.experts_fp8
+        peak = self.gpu.fp8_tflops if fp8 and self.gpu.fp8_tflops else self.gpu.bf16_tflops
+        bandwidth = self.gpu.bandwidth_gb_s * 1e9
         compute = flops / (peak * 1e12 * roof.compute)
-        memory = moved / (self.gpu.bandwidth_gb_s * 1e9 * roof.bandwidth)
+        memory = moved / (bandwidth * roof.bandwidth)
+        first = 0.0 if roof.quantising is None else 3.0 * quantised / (bandwidth * roof.quantising)
         fixed = roof.launch_s + 0 * memory
-        return Cost(compute, memory, 0.0, fixed, fixed + _overlapped(compute, memory, roof.overlap))
+        return Cost(
+            compute, memory + first, 0.0, fixed, fixed + first + _overlapped(compute, memory, roof.overlap)
+        )
 
 
 def _overlapped(one: Values, other: Values, p: float) -> Values:
