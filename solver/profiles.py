@@ -36,9 +36,9 @@ class Point(Frozen):
     """Of one request; no part of it may have come from a prefix cache."""
     output_tokens: Positive
     max_concurrency: Positive | None
-    """Requests kept in flight (a closed loop); None where they came at `request_rate` instead."""
+    """Most requests in flight; None: no limit."""
     request_rate: Positive | None
-    """Requests a second that were offered (an open loop)."""
+    """Requests a second that were offered (an open loop); None: one for each answered (a closed loop)."""
     request_throughput: Positive
     """Requests a second that were served."""
     ttft_ms: Positive | None
@@ -54,8 +54,8 @@ class Point(Frozen):
             raise ValueError(f"ttft_ms: none, expected one in phase {self.phase}")
         if self.tpot_ms is None and self.phase != "prefill":
             raise ValueError(f"tpot_ms: none, expected one in phase {self.phase}")
-        if (self.max_concurrency is None) == (self.request_rate is None):
-            raise ValueError("exactly one of max_concurrency and request_rate is expected")
+        if self.max_concurrency is None and self.request_rate is None:
+            raise ValueError("max_concurrency or request_rate is expected, got neither")
         return self
 
     @property

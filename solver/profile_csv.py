@@ -1,0 +1,309 @@
+"""Reading and writing measured points as CSV (docs/profiles.md): strict, and all that is wrong at once.
+
+The columns are those of `vllm bench serve --save-result`, plus the ones of `OURS` that its `--metadata` adds.
+All are required, so a misspelt one is a missing one; others are passed over.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from difflib import get_close_matches
+from typing import Any, NamedTuple, get_args
+
+from schemas.catalog import Catalog, Model, Phase, Variant
+from solver.plausible import Measured, Range, bounds
+from solver.profiles import Point, Profile
+from solver.shapes import Shape
+
+OURS: Mapping[str, str] = {
+    "model": "a model of the catalog",
+    "variant": "a variant of that model in the catalog",
+    "gpu": "a GPU of the catalog that the variant runs on",
+    "tp": "tensor-parallel degree, a whole number of at least 1",
+    "pp": "pipeline stages, a whole number of at least 1",
+    "engine": "what served, with its version, such as vllm-0.32.0",
+    "phase": "prefill, decode, or both",
+    "source": "who measured, where",
+}
+VLLMS: Mapping[str, str] = {
+    "date": "when, such as 2026-11-29 or 20261129-181500",
+    "duration": "seconds that were measured, above 0",
+    "completed": "requests served, a whole number of at least 1",
+    "failed": "requests that failed, a whole number of at least 0",
+    "request_rate": "requests offered a second, above 0; inf or empty in a closed loop",
+    "max_concurrency": "requests kept in flight, above 0; empty in an open loop",
+    "total_input_tokens": "prompt tokens of the requests served, at least one each",
+    "total_output_tokens": "tokens that they were answered, at least one each",
+    "request_throughput": "requests served a second, above 0",
+    "mean_ttft_ms": "milliseconds to the first token, above 0; empty in phase decode",
+    "mean_tpot_ms": "milliseconds per token after the first, above 0; empty in phase prefill",
+}
+"""Fields of the result that vLLM 0.32 saves (`vllm/benchmarks/serve.py`)."""
+COLUMNS: Mapping[str, str] = {**OURS, **VLLMS}
+"""Name -> what is expected in it."""
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
+_DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})([-T ].*)?")
+_MOST_FAILED = 0.05
+_SAME_RATE = 0.05
+"""By how much `request_throughput` may differ from `completed / duration`."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong; lines count from 1, the header's."""
+
+    line: int
+    field: str
+    value: str
+    expected: str
+
+
+class ProfileError(ValueError):
+    """A file that is no profile; its text has one line a problem."""
+
+    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(sorted(problems))
+        super().__init__(
+            "\n".join(f"{name}:{p.line}: {p.field}: {p.value}, expected {p.expected}" for p in self.problems)
+        )
+
+
+def read(data: bytes, name: str, catalog: Catalog) -> Profile:
+    """Read a CSV file of measured points.
+
+    Args:
+        name: what errors call the file.
+
+    Raises:
+        ProfileError: something is missing, unknown, impossible or given twice.
+    """
+    lines = _lines(data, name)
+    if not lines:
+        raise ProfileError(name, [Problem(1, "header", "an empty file", f"the columns {', '.join(COLUMNS)}")])
+    header, rows = lines[0][1], lines[1:]
+    problems = _wrong_in_header(header)
+    absent = {problem.field for problem in problems}
+    if not rows:
+        problems.append(Problem(2, "row", "none", "at least one measured point"))
+    points: list[Point] = []
+    seen: dict[tuple[object, ...], int] = {}
+    for line, cells in rows:
+        row = _Row(line, header, cells, problems)
+        point = _point(row, catalog)
+        if point is None:
+            continue
+        first = seen.setdefault(point.load, line)
+        if first != line:
+            row.wrong("row", f"the load of line {first} again", "each load once: keep one, or their mean")
+        points.append(point)
+    if problems:
+        raise ProfileError(name, [p for p in problems if p.line == 1 or p.field not in absent])
+    return Profile(points=tuple(points))
+
+
+def write(rows: Sequence[Mapping[str, object]]) -> str:
+    """CSV of rows that have all of `COLUMNS`, and the further columns of the first; None is empty."""
+    columns = [*COLUMNS, *(name for name in rows[0] if name not in COLUMNS)]
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(columns)
+    out.writerows([_cell(row[name]) for name in columns] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+# --------------------------------------------------------------------------------------------------- lines
+
+
+def _lines(data: bytes, name: str) -> list[tuple[int, list[str]]]:
+    """(number, cells) of each line that is not blank."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ProfileError(name, [Problem(line, "row", f"byte {error.start}", "UTF-8 text")]) from error
+    rows, began = csv.reader(io.StringIO(text, newline=""), strict=True), 1
+    found = []
+    try:
+        for cells in rows:
+            if cells:
+                found.append((began, [cell.strip() for cell in cells]))
+            began = rows.line_num + 1
+    except csv.Error as error:
+        raise ProfileError(name, [Problem(began, "row", str(error), "CSV with commas")]) from error
+    return found
+
+
+def _wrong_in_header(header: Sequence[str]) -> list[Problem]:
+    problems = []
+    for column, meaning in COLUMNS.items():
+        if header.count(column) > 1:
+            problems.append(Problem(1, column, f"{header.count(column)} columns", "one column of that name"))
+        elif column not in header:
+            near = get_close_matches(column, [h for h in header if h not in COLUMNS], n=1, cutoff=0.75)
+            hint = f" (there is {near[0]!r})" if near else ""
+            problems.append(Problem(1, column, f"missing{hint}", f"a column of {meaning}"))
+    return problems
+
+
+class _Row:
+    """A line's cells by column; what is wrong with it goes to `problems`."""
+
+    def __init__(
+        self, line: int, header: Sequence[str], cells: Sequence[str], problems: list[Problem]
+    ) -> None:
+        self.line = line
+        self._problems = problems
+        self._before = len(problems)
+        if len(cells) != len(header):
+            self.wrong("row", f"{len(cells)} cells", f"{len(header)}, as the header has")
+        self._cells = dict(zip(header, cells, strict=False))
+
+    def well(self) -> bool:
+        return len(self._problems) == self._before
+
+    def wrong(self, field: str, value: str, expected: str = "") -> None:
+        self._problems.append(Problem(self.line, field, value, expected or COLUMNS[field]))
+
+    def text(self, field: str, known: Sequence[str] = ()) -> str:
+        value = self._cells.get(field, "")
+        if not 0 < len(value) <= 200 or (known and value not in known):
+            self.wrong(field, repr(value[:80]))
+        return value
+
+    def number(self, field: str, *, may_miss: bool = False) -> float | None:
+        """A finite number above 0; None if it is not, and where it may miss if it does."""
+        value = self._cells.get(field, "")
+        if may_miss and not value:
+            return None
+        number = float(value) if _NUMBER.fullmatch(value) else math.nan
+        if not (math.isfinite(number) and number > 0):
+            self.wrong(field, repr(value[:80]))
+            return None
+        return number
+
+    def whole(self, field: str, least: int) -> int:
+        """A whole number; `4.0`, as some write it, is one."""
+        value = self._cells.get(field, "")
+        number = float(value) if _NUMBER.fullmatch(value) else math.nan
+        if not (math.isfinite(number) and number.is_integer() and number >= least):
+            self.wrong(field, repr(value[:80]))
+            return least
+        return int(number)
+
+    def rate(self, field: str) -> float | None:
+        """As `number`; infinite is as good as none."""
+        endless = self._cells.get(field, "").lower() in {"inf", "infinity"}
+        return None if endless else self.number(field, may_miss=True)
+
+    def day(self, field: str) -> str:
+        """As YYYY-MM-DD."""
+        value = self._cells.get(field, "")
+        parts = _DATE.fullmatch(value)
+        try:
+            return date(*map(int, parts.groups()[:3])).isoformat() if parts else self._no_day(field, value)
+        except ValueError:
+            return self._no_day(field, value)
+
+    def _no_day(self, field: str, value: str) -> str:
+        self.wrong(field, repr(value[:80]))
+        return ""
+
+
+# --------------------------------------------------------------------------------------------------- rows
+
+
+def _point(row: _Row, catalog: Catalog) -> Point | None:
+    """The point of a row, or None where something is wrong with it."""
+    phase = row.text("phase", known=get_args(Phase))
+    completed = row.whole("completed", 1)
+    given: dict[str, Any] = {
+        **_where(row, catalog),
+        "phase": phase,
+        "engine": row.text("engine"),
+        "source": row.text("source"),
+        "date": row.day("date"),
+        "input_tokens": row.whole("total_input_tokens", completed) / completed,
+        "output_tokens": row.whole("total_output_tokens", completed) / completed,
+        "max_concurrency": row.rate("max_concurrency"),
+        "request_rate": row.rate("request_rate"),
+        "request_throughput": row.number("request_throughput"),
+        "ttft_ms": None if phase == "decode" else row.number("mean_ttft_ms"),
+        "tpot_ms": None if phase == "prefill" else row.number("mean_tpot_ms"),
+    }
+    duration, failed = row.number("duration"), row.whole("failed", 0)
+    if row.well() and given["max_concurrency"] is None and given["request_rate"] is None:
+        row.wrong("max_concurrency", "none", "one, or a finite request_rate: all at once is no steady load")
+    if not row.well() or duration is None:
+        return None
+    point = Point(**given)
+    _check_counts(row, point, completed, failed, duration)
+    if row.well():
+        _check_times(row, point, catalog, duration)
+    return point if row.well() else None
+
+
+def _where(row: _Row, catalog: Catalog) -> dict[str, object]:
+    """What was measured, as far as the catalog knows it."""
+    model_name, variant_name, gpu = row.text("model"), row.text("variant"), row.text("gpu")
+    tp, pp = row.whole("tp", 1), row.whole("pp", 1)
+    model = next((m for m in catalog.models if m.name == model_name), None)
+    if model is None:
+        row.wrong("model", repr(model_name), f"one of {', '.join(m.name for m in catalog.models)}")
+    variant = None if model is None else next((v for v in model.variants if v.name == variant_name), None)
+    if model is not None and variant is None:
+        row.wrong("variant", repr(variant_name), f"one of {', '.join(v.name for v in model.variants)}")
+    gpus = [g.name for g in catalog.gpus] if variant is None else list(variant.gpus)
+    if gpu not in gpus:
+        row.wrong("gpu", repr(gpu), f"one of {', '.join(gpus)}")
+    if model is not None and variant is not None:
+        _check_split(row, model, variant, tp, pp)
+    return {"model": model_name, "variant": variant_name, "gpu": gpu, "tp": tp, "pp": pp}
+
+
+def _check_split(row: _Row, model: Model, variant: Variant, tp: int, pp: int) -> None:
+    if not Shape(model.architecture, variant).splits_into(tp):
+        row.wrong("tp", str(tp), f"a degree that divides the heads of {model.name}")
+    if pp > model.architecture.layers:
+        row.wrong("pp", str(pp), f"at most the {model.architecture.layers} layers of {model.name}")
+
+
+def _check_counts(row: _Row, point: Point, completed: int, failed: int, duration: float) -> None:
+    served = completed / duration
+    if abs(point.request_throughput - served) > _SAME_RATE * served:
+        expected = f"completed / duration = {served:.4g} requests/s"
+        row.wrong("request_throughput", f"{point.request_throughput:.4g}", expected)
+    if failed > _MOST_FAILED * (completed + failed):
+        expected = f"at most {_MOST_FAILED:.0%} of {completed + failed}: what fails is not in the means"
+        row.wrong("failed", str(failed), expected)
+
+
+def _check_times(row: _Row, point: Point, catalog: Catalog, duration: float) -> None:
+    """Times that no such hardware could reach, or that contradict the throughput."""
+    model = catalog.model(point.model)
+    variant = next(v for v in model.variants if v.name == point.variant)
+    could = bounds(point, Measured(Shape(model.architecture, variant), catalog.gpu(point.gpu), duration))
+    for field, value, allowed in (
+        ("mean_ttft_ms", point.ttft_ms, could.ttft),
+        ("mean_tpot_ms", point.tpot_ms, could.tpot),
+    ):
+        if value is not None and not allowed.holds(value):
+            row.wrong(field, f"{value:g}", f"{allowed}{_unit(value, allowed)}")
+    if row.well() and not could.in_flight.holds(point.in_flight):
+        field = "mean_ttft_ms" if point.tpot_ms is None else "mean_tpot_ms"
+        flying = f"{point.in_flight:.3g} requests in flight by throughput x time"
+        row.wrong(field, flying, f"{could.in_flight}: are both times in milliseconds?")
+
+
+def _unit(value: float, allowed: Range) -> str:
+    if allowed.holds(1000 * value):
+        return "; is it in seconds?"
+    return "; is it in microseconds?" if allowed.holds(value / 1000) else ""
