@@ -17,7 +17,6 @@ the promised latencies (b = sequences of one micro-batch, I and O = mean input a
 Promises are judged at the mean request, as the paper does; waiting in queues is head-room on the demand.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from schemas.performance import Efficiencies
 from solver.kernels import Cost, Kernels, Values
 from solver.layers import Layers
 from solver.profiles import NONE, Correction
-from solver.shapes import Flags, Floats, Shape
+from solver.shapes import Floats, Shape
 from solver.steps import Round, Step, Wait
 
 ENGINE = "roofline-2"
@@ -92,9 +91,7 @@ class Roofline:
     _tables: dict[tuple[Slot, int], Floats] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
-    _costs: dict[tuple[object, ...], Cost] = field(
-        init=False, default_factory=dict, repr=False, compare=False
-    )
+    _rounds: dict[tuple[str, int], Round] = field(init=False, default_factory=dict, repr=False, compare=False)
     _most: dict[tuple[Slot, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -104,70 +101,58 @@ class Roofline:
 
     def decode_s(self, slot: Slot, layers: Values, batch: Values) -> Values:
         """Seconds of one decode step of `batch` sequences, each half-way through its output."""
-        return self.decode_step(slot, batch).seconds(layers)
+        return self.seconds(slot, layers, self.decode_step(slot.gpu, slot.tp, batch))
 
     def prefill_s(self, slot: Slot, layers: Values, prompts: Values = 1.0) -> Values:
         """Seconds of prefilling `prompts` mean prompts at once, in as many passes as they need."""
-        return self.prefill_step(slot, prompts).seconds(layers)
+        return self.seconds(slot, layers, self.prefill_step(slot.gpu, slot.tp, prompts))
 
-    def decode_step(self, slot: Slot, batch: Values) -> Step:
-        def layer() -> Cost:
-            cost = self._layers(slot).decode(batch, self._context)
-            return cost * self.correction.decode(slot.gpu, slot.tp, batch)
+    def seconds(self, slot: Slot, layers: Values, step: Step) -> Values:
+        """What a step takes in a slot that holds `layers`."""
+        return step.layer.total_s * layers + self.once(slot, step).total_s
 
-        return self._step(slot, self._kept(layer, "decode", slot, batch), batch, batch)
+    def once(self, slot: Slot, step: Step) -> Cost:
+        """What a step costs in a slot beside its layers."""
+        cost = step.overhead + step.embedding if slot.first else step.overhead
+        return cost + (step.head if slot.last else self.send(slot, step))
 
-    def prefill_step(self, slot: Slot, prompts: Values) -> Step:
+    def send(self, slot: Slot, step: Step) -> Cost:
+        """Activations to the next stage."""
+        return self._layers(slot.gpu, slot.tp).send(step.tokens / step.passes, slot.send_gb_s) * step.passes
+
+    def decode_step(self, gpu: str, tp: int, batch: Values) -> Step:
+        layer = self._layers(gpu, tp).decode(batch, self._context) * self.correction.decode(gpu, tp, batch)
+        return self._step(gpu, tp, layer, batch, batch)
+
+    def prefill_step(self, gpu: str, tp: int, prompts: Values) -> Step:
         """All passes over `prompts` mean prompts."""
         tokens = prompts * self.level.workload.mean_input_tokens
         passes = np.maximum(1.0, tokens / self._step_tokens)
+        layer = self._layers(gpu, tp).prefill(tokens / passes, self._prompt_context)
+        layer = layer * self.correction.prefill(gpu, tp, tokens)
+        return self._step(gpu, tp, layer, tokens / passes, prompts) * passes
 
-        def layer() -> Cost:
-            cost = self._layers(slot).prefill(tokens / passes, self._prompt_context)
-            return cost * self.correction.prefill(slot.gpu, slot.tp, tokens)
-
-        one = self._step(slot, self._kept(layer, "prefill", slot, tokens), tokens / passes, prompts)
-        return one * passes
-
-    def mixed_step(self, slot: Slot, batch: Values, chunk: Values) -> Step:
+    def mixed_step(self, gpu: str, tp: int, batch: Values, chunk: Values) -> Step:
         """A step that decodes `batch` sequences and takes `chunk` prompt tokens along.
 
         It is corrected as its two parts would be alone, by their seconds.
         """
-
-        def layer() -> Cost:
-            layers = self._layers(slot)
-            decode = layers.decode(batch, self._context).total_s
-            prefill = layers.prefill(chunk, self._prompt_context).total_s
-            measured = decode * self.correction.decode(slot.gpu, slot.tp, batch)
-            measured = measured + prefill * self.correction.prefill(slot.gpu, slot.tp, chunk)
-            cost = layers.mixed(batch, self._context, chunk, self._prompt_context)
-            return cost * (measured / (decode + prefill))
-
+        layers = self._layers(gpu, tp)
+        decode = layers.decode(batch, self._context).total_s
+        prefill = layers.prefill(chunk, self._prompt_context).total_s
+        measured = decode * self.correction.decode(gpu, tp, batch)
+        measured = measured + prefill * self.correction.prefill(gpu, tp, chunk)
+        layer = layers.mixed(batch, self._context, chunk, self._prompt_context)
         prompts = chunk / self.level.workload.mean_input_tokens
-        kept = self._kept(layer, "mixed", slot, batch, chunk)
-        return self._step(slot, kept, batch + chunk, batch + prompts)
+        return self._step(gpu, tp, layer * (measured / (decode + prefill)), batch + chunk, batch + prompts)
 
-    def _step(self, slot: Slot, layer: Cost, tokens: Values, sampled: Values) -> Step:
-        layers = self._layers(slot)
-        return Step(
-            layer,
-            layers.embedding(tokens) if slot.first else Cost(),
-            layers.head(sampled) if slot.last else Cost(),
-            Cost() if slot.last else layers.send(tokens, slot.send_gb_s),
-            Cost(fixed_s=layers.step_s, total_s=layers.step_s),
-        )
+    def _step(self, gpu: str, tp: int, layer: Cost, tokens: Values, sampled: Values) -> Step:
+        layers = self._layers(gpu, tp)
+        overhead = Cost(fixed_s=layers.step_s, total_s=layers.step_s)
+        return Step(layer, layers.embedding(tokens), layers.head(sampled), overhead, tokens)
 
-    def _kept(self, make: Callable[[], Cost], kind: str, slot: Slot, *sizes: Values) -> Cost:
-        """A layer's cost, remembered: every slot on the same GPUs asks for the same."""
-        key = (kind, slot.gpu, slot.tp, *(np.asarray(size).tobytes() for size in sizes))
-        if key not in self._costs:
-            self._costs[key] = make()
-        return self._costs[key]
-
-    def _layers(self, slot: Slot) -> Layers:
-        kernels = Kernels(self.gpus[slot.gpu], self.efficiencies.of(slot.gpu))
-        return Layers(self.shape, kernels, slot.tp)
+    def _layers(self, gpu: str, tp: int) -> Layers:
+        return Layers(self.shape, Kernels(self.gpus[gpu], self.efficiencies.of(gpu)), tp)
 
     @property
     def _context(self) -> float:
@@ -186,26 +171,30 @@ class Roofline:
 
     # -------------------------------------------------------------------------------------------- rounds
 
-    def round(self, slot: Slot, batch: Floats) -> Round:
+    def round(self, gpu: str, tp: int, batch: Floats) -> Round:
         """What the phase does over and over at each batch (formulas: top of this file)."""
         w, most = self.level.workload, self._step_tokens
         prompt, output = w.mean_input_tokens, w.mean_output_tokens
         ttft, tpot = objective_s(self.level.ttft, prompt), objective_s(self.level.tpot, prompt)
         if self.phase == "decode":
-            step = self.decode_step(slot, batch)
+            step = self.decode_step(gpu, tp, batch)
             return Round(step, batch, (Wait("TPOT", step, tpot),), batch <= most)
         if self.phase == "prefill":
-            step = self.prefill_step(slot, batch)
-            return Round(
-                step, batch * prompt, (Wait("TTFT", step, ttft),), batch * prompt <= max(most, prompt)
-            )
+            step, tokens = self.prefill_step(gpu, tp, batch), batch * prompt
+            return Round(step, tokens, (Wait("TTFT", step, ttft),), tokens <= max(most, prompt))
         needed = batch * prompt / output
         chunk = np.clip(most - batch, 1.0, np.maximum(prompt, needed))
         carries = np.minimum(1.0, needed / chunk)  # more has no room
-        step, full = self.decode_step(slot, batch), self.mixed_step(slot, batch, chunk)
+        step, full = self.decode_step(gpu, tp, batch), self.mixed_step(gpu, tp, batch, chunk)
         mean = full * carries + step * (1 - carries)
         waits = (Wait("TPOT", mean, tpot), Wait("TTFT", full * np.maximum(1.0, prompt / chunk), ttft))
         return Round(mean, batch / output, waits, batch + needed <= most)
+
+    def _known_round(self, gpu: str, tp: int) -> Round:
+        """That on the grid of batches, which every slot on the same GPUs asks for."""
+        if (gpu, tp) not in self._rounds:
+            self._rounds[gpu, tp] = self.round(gpu, tp, BATCHES[:, None])
+        return self._rounds[gpu, tp]
 
     # ------------------------------------------------------------------------------------------- memory
 
@@ -222,32 +211,33 @@ class Roofline:
         return slot.tp * max(0.0, gpu.memory_gb * share - self.assume.reserved_gb) * 1e9
 
     def cache_bytes(self, slot: Slot, layers: Values, sequences: Values) -> Values:
-        """KV cache of `sequences` whole requests; at least one of `max-model-len`, or vLLM won't start.
+        """KV cache of `sequences` whole requests; at least one of `max-model-len`, or vLLM won't start."""
+        longest = self.shape.cache_bytes(float(self.variant.vllm_args.get("max-model-len", 0)))
+        least = layers * longest * self.shape.cache_copies(slot.tp)
+        return np.maximum(self._request_bytes(slot, layers, sequences), least)
 
-        After prefill alone a request's cache goes elsewhere before its output.
-        """
+    def _request_bytes(self, slot: Slot, layers: Values, sequences: Values) -> Values:
+        """KV cache of whole requests; after prefill alone it goes elsewhere before the output comes."""
         w = self.level.workload
         tokens = w.mean_input_tokens + (0.0 if self.phase == "prefill" else w.mean_output_tokens)
-        longest = self.shape.cache_bytes(float(self.variant.vllm_args.get("max-model-len", 0)))
-        held = np.maximum(sequences * self.shape.cache_bytes(tokens), longest)
-        return layers * held * self.shape.cache_copies(slot.tp)
-
-    def fits(self, slot: Slot, layers: Values, sequences: Values) -> Flags:
-        """Whether memory holds `layers` with the cache of all `sequences` in flight."""
-        held = self.weight_bytes(slot, layers) + self.cache_bytes(slot, layers, sequences)
-        return np.asarray(held <= self.memory_bytes(slot))
+        return layers * sequences * self.shape.cache_bytes(tokens) * self.shape.cache_copies(slot.tp)
 
     def most_layers(self, slot: Slot, stages: int) -> int:
         """Layers that a stage's memory holds at the smallest batch, whatever time they take."""
         key = (slot, stages)
         if key not in self._most:
-            self._most[key] = int(self.fits(slot, self.layer_counts, stages * float(BATCHES[0])).sum())
+            depth = self.memory_depth(slot, self.layer_counts, float(BATCHES[0]))
+            self._most[key] = int((depth >= stages).sum())
         return self._most[key]
 
-    def most_sequences(self, stages: Values) -> Values:
-        """How many sequences the engine takes at once: one a stage at least."""
-        limit = float(self.variant.vllm_args.get("max-num-seqs", self.assume.sequences))
-        return np.maximum(limit, stages)
+    def memory_depth(self, slot: Slot, layers: Floats, batch: Values) -> Floats:
+        """The largest S for which a stage's memory holds `layers` and the cache of S `batch` requests.
+
+        Below 1 where it holds not even those of a lone stage.
+        """
+        free = self.memory_bytes(slot) - self.weight_bytes(slot, layers)
+        starts = self.cache_bytes(slot, layers, 0.0) <= free
+        return np.where(starts, free / self._request_bytes(slot, layers, batch), 0.0)
 
     # --------------------------------------------------------------------------------------- throughput
 
@@ -265,15 +255,27 @@ class Roofline:
             self._tables[key] = self.rates(slot, np.array([float(stages)]))[0]
         return self._tables[key]
 
-    def rates(self, slot: Slot, stages: Floats, batches: Floats = BATCHES) -> Floats:
+    def rates(self, slot: Slot, stages: Floats) -> Floats:
         """`table` for several numbers of stages: shape (stages, batches, layers)."""
-        batch, depth, layers = batches[:, None], stages[:, None, None], self.layer_counts
-        done = self.round(slot, batch)
-        good = self.fits(slot, layers, depth * batch)
-        good &= (depth * batch <= self.most_sequences(depth)) & done.has_room
-        for wait in done.waits:
-            good &= wait.step.seconds(layers) <= wait.budget_s / depth
-        return np.where(good, done.done / done.step.seconds(layers), 0.0)
+        batch, layers, work = BATCHES[:, None], self.layer_counts, self._known_round(slot.gpu, slot.tp)
+        rate = work.done / self.seconds(slot, layers, work.step)
+        return np.where(stages[:, None, None] <= self.depth(slot, layers, batch, work), rate, 0.0)
+
+    def depth(self, slot: Slot, layers: Floats, batch: Floats, work: Round) -> Floats:
+        """The largest S for which the stage may be one of S stages: all limits allow it.
+
+        S micro-batches share memory and the engine's sequences, S stages share what a request may wait.
+        """
+        sequences = np.where(batch > 1, self.most_sequences / batch, np.inf)  # one a stage is always let in
+        depth = np.minimum(self.memory_depth(slot, layers, batch), np.where(work.has_room, sequences, 0.0))
+        for wait in work.waits:
+            depth = np.minimum(depth, wait.budget_s / self.seconds(slot, layers, wait.step))
+        return depth
+
+    @property
+    def most_sequences(self) -> float:
+        """How many sequences the engine takes at once, over all stages."""
+        return float(self.variant.vllm_args.get("max-num-seqs", self.assume.sequences))
 
 
 def objective_s(objectives: tuple[Objective, ...], prompt_tokens: float) -> float:

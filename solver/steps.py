@@ -12,7 +12,7 @@ from solver.shapes import Flags, Floats
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a stage; each cost is an array over batches, of shape (batches, 1), or one figure."""
+    """A step on some GPUs, wherever in the chain they are; arrays over batches have shape (batches, 1)."""
 
     layer: Cost
     """One layer, of as many as the stage holds."""
@@ -20,21 +20,12 @@ class Step:
     """On the first stage."""
     head: Cost
     """Final norm and LM head of the tokens that are sampled, on the last stage."""
-    send: Cost
-    """Activations to the next stage, on all but the last."""
     overhead: Cost
     """Scheduling and launching, whatever is in the step."""
-
-    @property
-    def once(self) -> Cost:
-        return self.embedding + self.head + self.send + self.overhead
-
-    def cost(self, layers: Values) -> Cost:
-        """All of the step on a stage of `layers`."""
-        return self.layer * layers + self.once
-
-    def seconds(self, layers: Values) -> Values:
-        return self.layer.total_s * layers + self.once.total_s
+    tokens: Values
+    """Tokens whose activations go to the next stage, on all but the last."""
+    passes: Values = 1.0
+    """How often they go: 1, unless this stands for several steps in a row."""
 
     def __add__(self, other: "Step") -> "Step":
         """One after the other."""
@@ -42,8 +33,9 @@ class Step:
             self.layer + other.layer,
             self.embedding + other.embedding,
             self.head + other.head,
-            self.send + other.send,
             self.overhead + other.overhead,
+            self.tokens + other.tokens,
+            self.passes + other.passes,
         )
 
     def __mul__(self, times: Values) -> "Step":
@@ -51,8 +43,9 @@ class Step:
             self.layer * times,
             self.embedding * times,
             self.head * times,
-            self.send * times,
             self.overhead * times,
+            self.tokens * times,
+            self.passes * times,
         )
 
 

@@ -93,7 +93,7 @@ def test_both_objectives_hold_wherever_the_table_is_positive(roofline: Make) -> 
         decode = float(r.decode_s(slot, 64.0, float(batch)))
         prompts = batch / 211  # in the mean step
         chunk = min(2048 - batch, 1155 * max(1.0, prompts))
-        mixed = float(r.mixed_step(slot, float(batch), chunk).seconds(64.0))
+        mixed = float(r.seconds(slot, 64.0, r.mixed_step("L40S", 4, float(batch), chunk)))
         share = prompts * 1155 / chunk
         assert share <= 1
         assert share * mixed + (1 - share) * decode <= 0.100
