@@ -21,6 +21,8 @@ Millis = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 Rate = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+Whole = Annotated[int, Field(ge=1)]
 Usd = Annotated[float, Field(gt=0, le=1e6)]
 """US dollars an hour for one whole node; zero, less, or a million is a feed's mistake, never a price."""
 

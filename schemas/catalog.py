@@ -1,22 +1,36 @@
 """What may be served, on what, and how well: models, GPUs, configurations, service levels.
 
-A catalog is a YAML file (one ships as `schemas/data/catalog.yaml`); every number in it carries its
-unit in its name, and each entry its source.
+A catalog is a YAML file or a folder of such (one ships as `schemas/data/catalog`); every number in it carries
+its unit in its name, and each entry its source.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Frozen, Name, digest
-from schemas.yamlfile import load_yaml
+from schemas.architecture import Architecture, LatentAttention
+from schemas.base import Frozen, Name, Positive, Whole, digest
+from schemas.catalog_parts import put_together
+from schemas.marked import Fault, Steps, draft, read_marked, unique
+from schemas.workload import Burstiness, Objective, Quantiles, ServiceLevel, Workload
+
+__all__ = [  # what the parts below are made of is to be had here too
+    "Architecture",
+    "Burstiness",
+    "LatentAttention",
+    "Objective",
+    "Positive",
+    "Quantiles",
+    "ServiceLevel",
+    "Whole",
+    "Workload",
+]
 
 Market = Literal["on-demand", "spot", "reserved"]
 Phase = Literal["prefill", "decode", "both"]
 Runtime = Literal["vllm", "coral"]
-Positive = Annotated[float, Field(gt=0)]
-Whole = Annotated[int, Field(ge=1)]
 Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 over a checkpoint's files, in hexadecimal digits (`agents.weights`)."""
 
@@ -85,75 +99,6 @@ class Configuration(Frozen):
         return self
 
 
-class LatentAttention(Frozen):
-    """Multi-head latent attention (DeepSeek): keys and values are made from one small vector a token.
-
-    That vector, with a rotary key that all heads share, is all that the KV cache holds.
-    """
-
-    query_rank: Whole
-    kv_rank: Whole
-    rope_dim: Whole
-    """Of the key, position-dependent and shared by all heads."""
-    nope_dim: Whole
-    """Of each head's query and key, without position."""
-    value_dim: Whole
-
-
-class Architecture(Frozen):
-    """The shape of a transformer, as its config.json has it. FFNs are gated."""
-
-    layers: Whole
-    hidden: Whole
-    heads: Whole
-    kv_heads: Whole
-    head_dim: Whole
-    latent: LatentAttention | None = None
-    ffn_dim: Whole | None = None
-    """Of dense layers: all of them, or the first `dense_ffn_layers` of a model with experts."""
-    dense_ffn_layers: Annotated[int, Field(ge=0)] = 0
-    """Layers without experts in a model that has experts."""
-    experts: Whole | None = None
-    top_k: Whole | None = None
-    shared_experts: Annotated[int, Field(ge=0)] = 0
-    """Experts that every token uses, beside its `top_k`; as large as the others."""
-    expert_ffn_dim: Whole | None = None
-    sliding_window: Whole | None = None
-    full_attention_layers: Whole
-    vocab: Whole
-    tied_embeddings: bool = False
-
-    @model_validator(mode="after")
-    def _dense_or_experts(self) -> Self:
-        if self.experts is None:
-            if self.ffn_dim is None or self.dense_ffn_layers or self.shared_experts:
-                raise ValueError(
-                    "a model without experts needs ffn_dim and has no dense_ffn_layers or shared_experts"
-                )
-            return self
-        if self.top_k is None or self.expert_ffn_dim is None:
-            raise ValueError("a model with experts needs top_k and expert_ffn_dim")
-        if self.top_k > self.experts:
-            raise ValueError(f"top_k is {self.top_k}, expected at most {self.experts}, the number of experts")
-        if (self.ffn_dim is None) != (self.dense_ffn_layers == 0):
-            raise ValueError(
-                "ffn_dim beside experts is that of dense_ffn_layers: both or neither is expected"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _parts_of_a_whole(self) -> Self:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads is {self.heads}, expected a multiple of kv_heads, {self.kv_heads}")
-        if max(self.full_attention_layers, self.dense_ffn_layers) > self.layers:
-            raise ValueError(
-                f"full_attention_layers and dense_ffn_layers: expected at most {self.layers}, the layers"
-            )
-        if self.sliding_window is None and self.full_attention_layers < self.layers:
-            raise ValueError("fewer full_attention_layers than layers need a sliding_window")
-        return self
-
-
 class Variant(Frozen):
     """One checkpoint of a model: what is loaded, in which precision, and on which GPUs it runs."""
 
@@ -179,76 +124,6 @@ class Variant(Frozen):
                     f"vllm_args: {argument!r} is not allowed; expected one of {sorted(VLLM_ARGUMENTS)}"
                 )
         return self
-
-
-class Objective(Frozen):
-    """A latency promise: the `percentile` of the measured times stays at or under `ms`."""
-
-    percentile: Annotated[float, Field(gt=0, lt=100)]
-    ms: Positive
-    max_prompt_tokens: Whole | None = None
-    """The prompt-length bucket it holds for: prompts up to this long; None is every other prompt."""
-
-
-class Quantiles(Frozen):
-    """Percentiles of a length in tokens; None where the data do not resolve it."""
-
-    p10: Positive | None = None
-    p25: Positive | None = None
-    p50: Positive | None = None
-    p75: Positive | None = None
-    p90: Positive | None = None
-    p95: Positive | None = None
-    p99: Positive | None = None
-
-    @model_validator(mode="after")
-    def _they_rise(self) -> Self:
-        known = list(self.known.values())
-        if not known or known != sorted(known):
-            raise ValueError(f"{self.known}: at least one is expected, and none below a lower one")
-        return self
-
-    @property
-    def known(self) -> dict[float, float]:
-        """Probability (0.5 for p50) -> tokens, rising."""
-        given: dict[str, float | None] = self.model_dump()
-        return {int(name[1:]) / 100: tokens for name, tokens in given.items() if tokens is not None}
-
-
-class Burstiness(Frozen):
-    """How unevenly requests arrive: 1 is a Poisson process, more is burstier.
-
-    `dispersion` is the variance over the mean of the number of arrivals in intervals of `interval_s`. Thinned
-    to a share s of its rate, a stream of dispersion D has 1 + s (D - 1): so the rate belongs to it.
-    """
-
-    interval_s: Positive
-    dispersion: Positive
-    requests_per_s: Positive
-
-
-class Workload(Frozen):
-    """Request lengths and arrivals the planner assumes until enough was measured."""
-
-    name: Name | None = None
-    mean_input_tokens: Positive
-    mean_output_tokens: Positive
-    input_tokens: Quantiles | None = None
-    output_tokens: Quantiles | None = None
-    burstiness: tuple[Burstiness, ...] = ()
-    """By interval, shortest first."""
-    assumed: str | None = None
-    """What of it is no measurement, and why it is taken."""
-    source: str
-
-
-class ServiceLevel(Frozen):
-    """One SLO class of one model: what is promised, and for which workload."""
-
-    slo_class: Name
-    ttft: tuple[Objective, ...] = Field(min_length=1)
-    tpot: tuple[Objective, ...] = Field(min_length=1)
-    workload: Workload
 
 
 class Model(Frozen):
@@ -328,19 +203,8 @@ class Catalog(Frozen):
 
     @model_validator(mode="after")
     def _references_resolve(self) -> Self:
-        gpus = _names("gpus", [g.name for g in self.gpus])
-        configurations = _names("configurations", [c.name for c in self.configurations])
-        _names("models", [m.name for m in self.models])
-        for configuration in self.configurations:
-            _known(f"configurations.{configuration.name}.gpu", configuration.gpu, gpus)
-        for model in self.models:
-            _names(f"models.{model.name}.variants", [v.name for v in model.variants])
-            _names(f"models.{model.name}.levels", [level.slo_class for level in model.levels])
-            for variant in model.variants:
-                for gpu in variant.gpus:
-                    _known(f"models.{model.name}.variants.{variant.name}.gpus", gpu, gpus)
-        for price in self.prices:
-            _known(f"prices.{price.instance_type}.configuration", price.configuration, configurations)
+        if faults := [f"{'.'.join(map(str, steps))}: {text}" for steps, text in broken_references(self)]:
+            raise ValueError("; ".join(faults))
         return self
 
     @property
@@ -357,27 +221,107 @@ class Catalog(Frozen):
         return next(m for m in self.models if m.name == name)
 
 
-def _names(where: str, names: list[str]) -> frozenset[str]:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{where}: {twice} given twice")
-    return frozenset(names)
+Broken = Iterator[tuple[Steps, str]]
+"""Ways to what refers to nothing, or is named like another; and what was expected."""
 
 
-def _known(where: str, name: str, names: frozenset[str]) -> None:
-    if name not in names:
-        raise ValueError(f"{where}: {name!r} is unknown; expected one of {sorted(names)}")
+def broken_references(catalog: Catalog) -> Broken:
+    """All that makes the parts of a catalog no whole."""
+    gpus = {gpu.name for gpu in catalog.gpus}
+    configurations = {configuration.name for configuration in catalog.configurations}
+    yield from _twice("gpus", [(gpu.name,) for gpu in catalog.gpus])
+    yield from _twice("configurations", [(c.name,) for c in catalog.configurations])
+    yield from _twice("workloads", [(workload.name,) for workload in catalog.workloads])
+    yield from _twice("regions", [(region.cloud, region.name) for region in catalog.regions])
+    yield from _twice("models", [(model.name,) for model in catalog.models])
+    yield from _twice("setups", [(setup.name,) for setup in catalog.setups])
+    for i, configuration in enumerate(catalog.configurations):
+        yield from _unknown(("configurations", i, "gpu"), [configuration.gpu], gpus)
+    for i, model in enumerate(catalog.models):
+        for way, text in _broken_model(model, gpus):
+            yield ("models", i, *way), text
+    yield from _broken_prices(catalog, configurations)
+    regions = {f"{region.cloud}/{region.name}" for region in catalog.regions}
+    for i, setup in enumerate(catalog.setups):
+        yield from _unknown(("setups", i, "models"), setup.models, {m.name for m in catalog.models})
+        yield from _unknown(("setups", i, "configurations"), setup.configurations, configurations)
+        yield from _unknown(("setups", i, "regions"), setup.regions, regions)
 
 
-SHIPPED_CATALOG = Path(__file__).parent / "data" / "catalog.yaml"
+def _broken_model(model: Model, gpus: set[str]) -> Broken:
+    yield from _twice("variants", [(variant.name,) for variant in model.variants])
+    yield from _twice("levels", [(level.slo_class,) for level in model.levels])
+    for i, variant in enumerate(model.variants):
+        yield from _unknown(("variants", i, "gpus"), variant.gpus, gpus)
+
+
+def _broken_prices(catalog: Catalog, configurations: set[str]) -> Broken:
+    keys = [(p.cloud, p.region, p.zone, p.market, p.configuration) for p in catalog.prices]
+    yield from _twice("prices", keys)
+    regions = {(region.cloud, region.name) for region in catalog.regions}
+    for i, price in enumerate(catalog.prices):
+        yield from _unknown(("prices", i, "configuration"), [price.configuration], configurations)
+        if regions and (price.cloud, price.region) not in regions:
+            yield ("prices", i, "region"), f"{price.cloud}/{price.region} is not among the regions"
+        if price.basis == "pro-rata" and not catalog.paper:
+            yield ("prices", i, "basis"), "pro-rata is what nobody sells, expected in paper mode only"
+
+
+def _twice(section: str, names: Sequence[tuple[str | None, ...]]) -> Broken:
+    seen: set[tuple[str | None, ...]] = set()
+    for i, name in enumerate(names):
+        if name in seen:
+            yield (section, i), f"{'/'.join(map(str, name))} is given twice"
+        seen.add(name)
+
+
+def _unknown(steps: Steps, names: Iterable[str], known: set[str]) -> Broken:
+    for name in names:
+        if name not in known:
+            yield steps, f"{name!r} is unknown, expected one of {', '.join(sorted(known))}"
+
+
+# ------------------------------------------------------------------------------------------------- files
+
+SHIPPED_CATALOG = Path(__file__).parent / "data" / "catalog"
+PAPER_CATALOG = Path(__file__).parent / "data" / "paper"
+"""The set-ups of arXiv 2605.04357, with prices of what nobody sells: to compare with it, not to plan by."""
+
+
+class CatalogError(ValueError):
+    """All that is wrong with a catalog's files."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(map(str, faults)))
 
 
 def load_catalog(path: Path = SHIPPED_CATALOG) -> Catalog:
-    """Read a catalog file.
+    """Read a catalog: a file, or a folder whose `*.yaml` files are parts of one.
 
     Raises:
-        OSError: the file cannot be read.
-        yaml.YAMLError: it is no YAML.
-        pydantic.ValidationError: a field is missing, unknown or impossible; the error names it.
+        OSError: it cannot be read.
+        CatalogError: fields are missing, unknown or impossible, or refer to nothing; each with file and line.
     """
-    return load_yaml(Catalog, path)
+    catalog, faults = draft_catalog(path)
+    if faults:
+        raise CatalogError(faults)
+    return catalog
+
+
+def draft_catalog(path: Path, more: Callable[[Catalog], Broken] | None = None) -> tuple[Catalog, list[Fault]]:
+    """As much of a catalog as is valid, and all that is wrong with it, in the order of files and lines.
+
+    Args:
+        more: further checks, told as `broken_references` tells.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    marked = read_marked(path)
+    put_together(marked)
+    found = draft(Catalog, marked)
+    made: Catalog = found.model
+    for steps, text in (*broken_references(made), *(more(made) if more else ())):
+        marked.fault(found.steps(steps), text)
+    return made, unique(marked.faults)
