@@ -142,5 +142,5 @@ def _tpot_s(roofline: Roofline, point: Point) -> float:
     alone = point.max_concurrency == 1
     decode = roofline.decode_step(point.gpu, point.tp, batch)
     step = decode if alone else roofline.round(point.gpu, point.tp, batch).step
-    seconds = [roofline.seconds(slot, layers, step) for slot in _slots(roofline, point)]
-    return float(np.sum(seconds))
+    seconds = [np.asarray(roofline.seconds(slot, layers, step)) for slot in _slots(roofline, point)]
+    return sum(float(one.item()) for one in seconds)
