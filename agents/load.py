@@ -145,7 +145,7 @@ class Tally:
     throughput: float
     """Requests served a second."""
     whole: bool
-    """Whether it lasted as long as it should, and was not stopped before."""
+    """Whether it lasted as long as it should; stopped before, it may be empty."""
 
 
 Asking = Callable[[], Awaitable[Reply]]
@@ -202,6 +202,8 @@ async def _closed(load: Load, concurrency: int, asking: Asking, stop: asyncio.Ev
         whole = warm and await _lasted(stop, load.seconds, lambda: all(client.replies for client in clients))
         for task in tasks:
             task.cancel()
+    if not all(client.replies for client in clients):  # stopped so early that it was no such load yet
+        return _tally([], 0.0, whole=False)
     replies = [reply for client in clients for reply in client.replies]
     return _tally(replies, sum(client.throughput for client in clients), whole=whole)
 

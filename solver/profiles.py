@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Protocol, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from schemas.base import Frozen, Name, digest
-from schemas.catalog import Phase, Positive, Whole
+from schemas.base import Frozen, Name, canonical, digest
+from schemas.catalog import Catalog, Phase, Positive, Whole
+from schemas.yamlfile import load_yaml
 from solver.shapes import Floats
 
 Values = float | Floats
@@ -91,11 +93,46 @@ class Profile(Frozen):
 
     @cached_property
     def digest(self) -> str:
-        return digest(self)
+        """The same for the same points in any order."""
+        return digest(sorted((p.model_dump(mode="json") for p in self.points), key=canonical))
 
     def of(self, model: str, variant: str) -> tuple[Point, ...]:
         """The points of one variant."""
         return tuple(p for p in self.points if (p.model, p.variant) == (model, variant))
+
+
+def load_profile(paths: Sequence[Path], catalog: Catalog) -> Profile | None:
+    """All points of the files that `coral profile import` wrote; None without files.
+
+    Raises:
+        OSError: a file cannot be read.
+        yaml.YAMLError: it is no YAML.
+        pydantic.ValidationError: it is no profile; the error names file and field.
+        ValueError: it names what the catalog does not have, or two files have a point in common.
+    """
+    points: list[Point] = []
+    for path in paths:
+        profile = load_yaml(Profile, path)
+        for place, point in enumerate(profile.points):
+            _check_names(f"{path}: points.{place}", point, catalog)
+        points.extend(profile.points)
+    try:
+        return Profile(points=tuple(points)) if points else None
+    except ValidationError as error:
+        error.add_note(", ".join(map(str, paths)))
+        raise
+
+
+def _check_names(where: str, point: Point, catalog: Catalog) -> None:
+    variants = {(m.name, v.name): v for m in catalog.models for v in m.variants}
+    variant = variants.get((point.model, point.variant))
+    if variant is None:
+        known = ", ".join("/".join(names) for names in variants)
+        raise ValueError(
+            f"{where}: {point.model}/{point.variant} is not in the catalog, expected one of {known}"
+        )
+    if point.gpu not in variant.gpus:
+        raise ValueError(f"{where}.gpu: {point.gpu!r}, expected one of {', '.join(variant.gpus)}")
 
 
 class Correction(Protocol):
