@@ -107,6 +107,10 @@ class Roofline:
         """Seconds of prefilling `prompts` mean prompts at once, in as many passes as they need."""
         return self.seconds(slot, layers, self.prefill_step(slot.gpu, slot.tp, prompts))
 
+    def mean_s(self, slot: Slot, layers: Values, batch: Values) -> Values:
+        """Seconds of the mean step of the phase: `both` takes prompts along."""
+        return self.seconds(slot, layers, self.round(slot.gpu, slot.tp, np.asarray(batch)).step)
+
     def seconds(self, slot: Slot, layers: Values, step: Step) -> Values:
         """What a step takes in a slot that holds `layers`."""
         return step.layer.total_s * layers + self.once(slot, step).total_s
@@ -178,17 +182,17 @@ class Roofline:
         ttft, tpot = objective_s(self.level.ttft, prompt), objective_s(self.level.tpot, prompt)
         if self.phase == "decode":
             step = self.decode_step(gpu, tp, batch)
-            return Round(step, batch, (Wait("TPOT", step, tpot),), batch <= most)
+            return Round(step, batch, (Wait("TPOT", step, tpot),), batch, most)
         if self.phase == "prefill":
             step, tokens = self.prefill_step(gpu, tp, batch), batch * prompt
-            return Round(step, tokens, (Wait("TTFT", step, ttft),), tokens <= max(most, prompt))
+            return Round(step, tokens, (Wait("TTFT", step, ttft),), tokens, max(most, prompt))
         needed = batch * prompt / output
         chunk = np.clip(most - batch, 1.0, np.maximum(prompt, needed))
         carries = np.minimum(1.0, needed / chunk)  # more has no room
         step, full = self.decode_step(gpu, tp, batch), self.mixed_step(gpu, tp, batch, chunk)
         mean = full * carries + step * (1 - carries)
         waits = (Wait("TPOT", mean, tpot), Wait("TTFT", full * np.maximum(1.0, prompt / chunk), ttft))
-        return Round(mean, batch / output, waits, batch + needed <= most)
+        return Round(mean, batch / output, waits, batch + needed, most)
 
     def _known_round(self, gpu: str, tp: int) -> Round:
         """That on the grid of batches, which every slot on the same GPUs asks for."""
@@ -267,7 +271,8 @@ class Roofline:
         S micro-batches share memory and the engine's sequences, S stages share what a request may wait.
         """
         sequences = np.where(batch > 1, self.most_sequences / batch, np.inf)  # one a stage is always let in
-        depth = np.minimum(self.memory_depth(slot, layers, batch), np.where(work.has_room, sequences, 0.0))
+        sequences = np.where(work.tokens <= work.most_tokens, sequences, 0.0)
+        depth = np.minimum(self.memory_depth(slot, layers, batch), sequences)
         for wait in work.waits:
             depth = np.minimum(depth, wait.budget_s / self.seconds(slot, layers, wait.step))
         return depth

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from solver.kernels import Cost, Values
-from solver.shapes import Flags, Floats
+from solver.shapes import Floats
 
 
 @dataclass(frozen=True)
@@ -67,5 +67,7 @@ class Round:
     done: Floats
     """What it gets done: requests of phase `both`, else tokens."""
     waits: tuple[Wait, ...]
-    has_room: Flags
-    """Whether the engine takes so many tokens in a step."""
+    tokens: Floats
+    """Tokens that a step must take."""
+    most_tokens: float
+    """Those that the engine takes in a step."""

@@ -13,7 +13,18 @@ import typer
 
 from agents.quiet import Repeats
 from schemas.settings import load_settings
-from streams.commands import demo, looking, models, nodes, operating, profiles, routing, workers
+from streams.commands import (
+    catalogs,
+    demo,
+    explain,
+    looking,
+    models,
+    nodes,
+    operating,
+    profiles,
+    routing,
+    workers,
+)
 from streams.commands.shared import bad_input, refused
 
 app = typer.Typer(
@@ -22,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Serve many LLMs on mixed cloud GPUs at least cost: an event-driven control plane.",
 )
-for part in (demo, workers, nodes, models, profiles, routing, operating, looking):
+for part in (demo, workers, nodes, models, catalogs, profiles, explain, routing, operating, looking):
     app.add_typer(part.app)
 
 
