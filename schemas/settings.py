@@ -202,6 +202,8 @@ class Settings(BaseSettings):
     catalog: Path = SHIPPED_CATALOG
     efficiencies: Path = SHIPPED_EFFICIENCIES
     """How close each GPU of the catalog comes to its datasheet (`coral profile fit`)."""
+    profiles: list[Path] = []
+    """Files of measured points, which correct those figures (`coral profile import`)."""
     audit_ms: Millis = AUDIT_MS
     kafka: KafkaSettings = KafkaSettings()
     fold: FoldSettings = FoldSettings()

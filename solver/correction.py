@@ -20,7 +20,7 @@ import numpy as np
 
 from schemas.catalog import Catalog, Model, Objective, ServiceLevel, Variant, Workload
 from schemas.performance import Efficiencies
-from solver.profiles import Correction, Curve, Curves, Point, Profile
+from solver.profiles import NONE, Correction, Curve, Curves, Point, Profile
 from solver.roofline import Roofline, Slot
 
 LEAST = 0.05
@@ -88,9 +88,11 @@ def compare(
 
 
 def correction_of(
-    profile: Profile, catalog: Catalog, efficiencies: Efficiencies, model: Model, variant: Variant
+    profile: Profile | None, catalog: Catalog, efficiencies: Efficiencies, model: Model, variant: Variant
 ) -> Curves:
-    """The correction of one variant; one that corrects nothing where the profile has no point of it."""
+    """The correction of one variant; one that corrects nothing where there is no point of it."""
+    if profile is None:
+        return NONE
     return compare(catalog, efficiencies, model, variant, profile.of(model.name, variant.name)).correction
 
 

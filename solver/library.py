@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -20,7 +20,9 @@ from schemas.catalog import Catalog, Configuration, Model, Phase, Whole
 from schemas.performance import Efficiencies, load_efficiencies
 from schemas.problems import Rating, Service, Template
 from solver.combinations import Combination, best_split, enumerate_combinations
+from solver.correction import correction_of
 from solver.placement import Found, Refusal, describe, search
+from solver.profiles import Profile
 from solver.roofline import ENGINE, Roofline
 
 SCHEMA = 2
@@ -56,6 +58,8 @@ class Inputs(Frozen):
     """Digest of the catalog without its prices."""
     efficiencies: str
     """Digest of the GPUs' efficiencies."""
+    profile: str | None = None
+    """Digest of the measured points that correct them."""
     levels: tuple[tuple[Name, Name], ...]
     configurations: tuple[Name, ...]
     variants: dict[Name, tuple[Name, ...]] = {}
@@ -120,6 +124,14 @@ def load_library(path: Path) -> Library:
 # --------------------------------------------------------------------------------------------------- build
 
 
+class Figures(NamedTuple):
+    """All that templates are rated by."""
+
+    catalog: Catalog
+    efficiencies: Efficiencies
+    profile: Profile | None
+
+
 def build_library(
     catalog: Catalog,
     *,
@@ -130,6 +142,7 @@ def build_library(
     variants: Mapping[str, Sequence[str]] | None = None,
     mixed_max: int = 3,
     efficiencies: Efficiencies | None = None,
+    profile: Profile | None = None,
 ) -> Library:
     """Build the templates of `levels` on `configurations`.
 
@@ -141,15 +154,17 @@ def build_library(
         variants: model -> names of the checkpoints its quality policy allows; a missing model allows all.
         mixed_max: most nodes of a template of two configurations; 1 leaves mixed ones out.
         efficiencies: of every GPU that a configuration has; those that ship if None.
+        profile: measured points, by which the model is corrected where there are any.
 
     Raises:
         LibraryError: an unknown model, SLO class, variant or configuration, or a limit below 1.
         ValueError: a GPU without efficiencies.
     """
     efficiencies = efficiencies or load_efficiencies()
-    inputs = _inputs(catalog, efficiencies, levels, configurations, variants or {}, n_max, mixed_max, rho)
+    figures = Figures(catalog, efficiencies, profile)
+    inputs = _inputs(figures, levels, configurations, variants or {}, n_max, mixed_max, rho)
     nodes = {name: _configuration(catalog, name) for name in inputs.configurations}
-    built = [_build_service(catalog, efficiencies, inputs, nodes, *level) for level in inputs.levels]
+    built = [_build_service(figures, inputs, nodes, *level) for level in inputs.levels]
     rated = sorted((r for b in built for r in b.rated), key=lambda r: (r.service.key, r.template.id))
     return Library(
         engine=ENGINE,
@@ -161,8 +176,7 @@ def build_library(
 
 
 def _inputs(
-    catalog: Catalog,
-    efficiencies: Efficiencies,
+    figures: Figures,
     levels: Sequence[tuple[str, str]],
     configurations: Sequence[str],
     variants: Mapping[str, Sequence[str]],
@@ -174,8 +188,9 @@ def _inputs(
     if n_max < 1 or mixed_max < 1 or rho < 1:
         raise LibraryError(f"n_max, mixed_max and rho must be at least 1, got {n_max}, {mixed_max}, {rho}")
     return Inputs(
-        catalog=catalog.model_copy(update={"prices": ()}).digest,  # templates outlive prices
-        efficiencies=digest(efficiencies),
+        catalog=figures.catalog.model_copy(update={"prices": ()}).digest,  # templates outlive prices
+        efficiencies=digest(figures.efficiencies),
+        profile=None if figures.profile is None else figures.profile.digest,
         levels=tuple(sorted(set(levels))),
         configurations=tuple(sorted(set(configurations))),
         variants={model: tuple(sorted(names)) for model, names in sorted(variants.items())},
@@ -193,15 +208,14 @@ class _Built:
 
 
 def _build_service(
-    catalog: Catalog,
-    efficiencies: Efficiencies,
+    figures: Figures,
     inputs: Inputs,
     nodes: Mapping[str, Configuration],
     model_name: str,
     slo_class: str,
 ) -> _Built:
     """The kept templates of one service, over all its allowed variants."""
-    rooflines = list(_rooflines(catalog, efficiencies, inputs, model_name, slo_class))
+    rooflines = list(_rooflines(figures, inputs, model_name, slo_class))
     best: dict[Combination, float] = {}
     kept: list[Rated] = []
     reasons: dict[str, int] = {}
@@ -228,9 +242,8 @@ def _build_service(
     return _Built(kept, Refused(service=service, reasons=dict(sorted(reasons.items()))), considered)
 
 
-def _rooflines(
-    catalog: Catalog, efficiencies: Efficiencies, inputs: Inputs, model_name: str, slo_class: str
-) -> Iterator[Roofline]:
+def _rooflines(figures: Figures, inputs: Inputs, model_name: str, slo_class: str) -> Iterator[Roofline]:
+    catalog, efficiencies = figures.catalog, figures.efficiencies
     model = _model(catalog, model_name)
     level = next((level for level in model.levels if level.slo_class == slo_class), None)
     if level is None:
@@ -241,7 +254,8 @@ def _rooflines(
     gpus = {gpu.name: gpu for gpu in catalog.gpus}
     for variant in model.variants:
         if variant.name in allowed:
-            yield Roofline(model, variant, level, gpus, efficiencies, inputs.phase)
+            correction = correction_of(figures.profile, catalog, efficiencies, model, variant)
+            yield Roofline(model, variant, level, gpus, efficiencies, inputs.phase, correction)
 
 
 def _small_enough(roofline: Roofline, nodes: Sequence[Configuration], rho: float) -> bool:

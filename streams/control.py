@@ -18,6 +18,7 @@ from schemas import topics
 from schemas.catalog import Catalog, load_catalog
 from schemas.policy import CorePolicy, ServedClass
 from schemas.settings import Settings
+from solver.profiles import load_profile
 from streams.faust_app import commit, make_faust_app, run_worker, source_topic
 from streams.leadership import Leadership, Terms
 from streams.log import Entry
@@ -33,10 +34,12 @@ def run(settings: Settings) -> None:
     """Run one control worker in this process until SIGTERM or SIGINT; blocks.
 
     Raises:
-        ValueError: `settings.control` names what the catalog does not have.
+        OSError: a file that the settings name cannot be read.
+        ValueError: the settings or a profile name what the catalog does not have, or a file is none of its kind.
         SystemExit: the worker crashed; the code is not 0.
     """
     catalog = load_catalog(settings.catalog)
+    load_profile(settings.profiles, catalog)  # refused here, where a person sees it
     terms = Terms(
         fleet=settings.fleet,
         policy=policy_of(settings, catalog),
@@ -48,6 +51,7 @@ def run(settings: Settings) -> None:
         {
             "catalog": str(settings.catalog.resolve()),
             "efficiencies": str(settings.efficiencies.resolve()),
+            "profiles": [str(path.resolve()) for path in settings.profiles],
             "levels": [(served.model, served.slo_class) for served in terms.policy.served],
             "configurations": _configurations(settings, catalog),
             "cache": str(settings.state_dir.resolve() / "libraries"),

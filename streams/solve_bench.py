@@ -14,23 +14,32 @@ from schemas.problems import Answer, Pool, Problem, ServiceDemand, Stock
 from solver.answers import METHOD
 from solver.library import Library, LibraryError, build_library, load_library
 from solver.methods import method
+from solver.profiles import Profile, load_profile
 from solver.roofline import ENGINE
 from streams.solve_worker import Bench
 
 
 def open_bench(
-    catalog: str, efficiencies: str, levels: list[tuple[str, str]], configurations: list[str], cache: str
+    catalog: str,
+    efficiencies: str,
+    profiles: list[str],
+    levels: list[tuple[str, str]],
+    configurations: list[str],
+    cache: str,
 ) -> Bench:
     """Load or build the library, and solve once, since the first solve loads Pyomo and HiGHS.
 
     Args:
         catalog: path of the catalog's file.
         efficiencies: path of the file of the GPUs' efficiencies.
+        profiles: paths of files of measured points.
         levels: (model, SLO class) pairs to have templates for.
         configurations: node configurations to plan with.
         cache: folder of libraries built before, by digest of what they were built from.
     """
-    figures = load_catalog(Path(catalog)), load_efficiencies(Path(efficiencies))
+    known = load_catalog(Path(catalog))
+    profile = load_profile([Path(path) for path in profiles], known)
+    figures = known, load_efficiencies(Path(efficiencies)), profile
     library = _library(*figures, levels, configurations, Path(cache))
     solve = method(METHOD)
 
@@ -44,19 +53,23 @@ def open_bench(
 def _library(
     catalog: Catalog,
     efficiencies: Efficiencies,
+    profile: Profile | None,
     levels: list[tuple[str, str]],
     configurations: list[str],
     cache: Path,
 ) -> Library:
     pairs = [(model, slo_class) for model, slo_class in levels]
-    key = digest([catalog.digest, digest(efficiencies), pairs, configurations, ENGINE])
+    measured = profile and profile.digest
+    key = digest([catalog.digest, digest(efficiencies), measured, pairs, configurations, ENGINE])
     path = cache / f"{key}.json.gz"
     if path.exists():
         try:
             return load_library(path)
         except LibraryError:
             path.unlink(missing_ok=True)  # of an older version or cut short: built again
-    library = build_library(catalog, levels=pairs, configurations=configurations, efficiencies=efficiencies)
+    library = build_library(
+        catalog, levels=pairs, configurations=configurations, efficiencies=efficiencies, profile=profile
+    )
     cache.mkdir(parents=True, exist_ok=True)
     # Renamed into place: a standby may be reading, or writing the same.
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
