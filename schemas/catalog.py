@@ -50,6 +50,10 @@ VLLM_ARGUMENTS = frozenset(
 """The vLLM arguments a variant may set: those that change memory or speed and nothing else."""
 
 
+BF16_FROM = 8.0
+"""NVIDIA's least compute capability with bfloat16."""
+
+
 class Gpu(Frozen):
     """One GPU kind. Rates are dense vendor figures; bandwidths in 10^9 bytes per second."""
 
@@ -69,7 +73,7 @@ class Gpu(Frozen):
 
     @property
     def has_bf16(self) -> bool:
-        return self.at_least(8.0)
+        return self.at_least(BF16_FROM)
 
     def at_least(self, capability: float) -> bool:
         """Whether its compute capability is no lower than this, as far as is known."""

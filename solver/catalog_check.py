@@ -1,0 +1,139 @@
+"""Is a catalog plausible? What no type says: units mixed up, checkpoints on GPUs that cannot run them.
+
+Everything here has the form of `schemas.catalog.broken_references`: ways to what is wrong, and what was found
+and expected. Each bound is far outside of what exists, so that it catches wrong units and not new hardware.
+"""
+
+from typing import NamedTuple
+
+from schemas.catalog import BF16_FROM, Broken, Catalog, Gpu, Model, ServiceLevel, Variant
+from schemas.marked import Steps
+from solver.shapes import Shape
+
+DEGREES = (1, 2, 4, 8)
+"""Tensor-parallel degrees that nodes have GPUs for."""
+MEMORY_SHARE = 0.9
+"""vLLM's gpu-memory-utilization where a variant does not set it."""
+NARROW_FROM = 8.0
+"""Least compute capability at which vLLM's kernels take fp8 and mxfp4 weights, if only to widen them."""
+
+
+class Range(NamedTuple):
+    """What a quantity lies in, and what it is likely to be in where it does not."""
+
+    least: float
+    most: float
+    hint: str
+
+    def fault(self, value: float, unit: str) -> str | None:
+        if self.least <= value <= self.most:
+            return None
+        return f"{value:g} {unit}, expected {self.least:g} to {self.most:g} ({self.hint})"
+
+
+GPU_RANGES = {
+    "memory_gb": (Range(1, 2_000, "in 10^9 bytes"), "GB"),
+    "bandwidth_gb_s": (Range(10, 100_000, "in 10^9 bytes/s; given in TB/s?"), "GB/s"),
+    "bf16_tflops": (Range(0.1, 100_000, "in 10^12 operations/s"), "TFLOPS"),
+    "fp8_tflops": (Range(0.1, 200_000, "in 10^12 operations/s"), "TFLOPS"),
+    "fp4_tflops": (Range(0.1, 400_000, "in 10^12 operations/s"), "TFLOPS"),
+    "link_gb_s": (Range(1, 10_000, "in 10^9 bytes/s, one direction"), "GB/s"),
+}
+NETWORK_GBPS = Range(0.1, 100_000, "in 10^9 bits/s")
+TTFT_MS = Range(20, 600_000, "in ms; given in s?")
+TPOT_MS = Range(1, 10_000, "in ms; given in s?")
+TOKENS = Range(1, 10_000_000, "tokens of one request")
+USD_PER_GPU_HOUR = Range(0.01, 200, "per hour of a GPU")
+
+
+def implausible(catalog: Catalog) -> Broken:
+    """All that a catalog says and cannot be."""
+    for i, gpu in enumerate(catalog.gpus):
+        yield from _of_gpu(("gpus", i), gpu)
+    for i, configuration in enumerate(catalog.configurations):
+        if text := NETWORK_GBPS.fault(configuration.network_gbps, "Gbit/s"):
+            yield ("configurations", i, "network_gbps"), text
+    for i, model in enumerate(catalog.models):
+        yield from _of_model(("models", i), model, catalog)
+    yield from _of_prices(catalog)
+
+
+def _of_gpu(way: Steps, gpu: Gpu) -> Broken:
+    for field, (bounds, unit) in GPU_RANGES.items():
+        value = getattr(gpu, field)
+        if value is not None and (text := bounds.fault(value, unit)):
+            yield (*way, field), text
+
+
+def _of_prices(catalog: Catalog) -> Broken:
+    gpus = {configuration.name: configuration.gpus for configuration in catalog.configurations}
+    on_demand = {
+        (p.cloud, p.region, p.configuration): p.usd_per_hour
+        for p in catalog.prices
+        if p.market == "on-demand"
+    }
+    for i, price in enumerate(catalog.prices):
+        way = ("prices", i, "usd_per_hour")
+        per_gpu = price.usd_per_hour / gpus.get(price.configuration, 1)
+        if text := USD_PER_GPU_HOUR.fault(per_gpu, "USD"):
+            yield way, f"{price.configuration} at {price.usd_per_hour:g}: {text}"
+        list_price = on_demand.get((price.cloud, price.region, price.configuration))
+        if price.market == "spot" and list_price is not None and price.usd_per_hour > list_price:
+            yield way, f"{price.usd_per_hour:g}, expected at most the price on demand, {list_price:g}"
+
+
+# --------------------------------------------------------------------------------------------- models
+
+
+def _of_model(way: Steps, model: Model, catalog: Catalog) -> Broken:
+    for j, level in enumerate(model.levels):
+        yield from _of_level((*way, "levels", j), level)
+    arch = model.architecture
+    shapes = [Shape(arch, variant) for variant in model.variants]
+    if arch.heads > 1 and not any(map(shapes[0].splits_into, DEGREES[1:])):
+        yield (
+            (*way, "architecture", "heads"),
+            f"{arch.heads} heads, expected a number that a tensor-parallel degree of 2, 4 or 8 divides",
+        )
+    for j, shape in enumerate(shapes):
+        for gpu in catalog.gpus:
+            if gpu.name in shape.variant.gpus:
+                texts = (_unsupported(shape.variant, gpu), _no_room(shape, gpu, _most_gpus(catalog, gpu)))
+                yield from (((*way, "variants", j, "gpus"), text) for text in texts if text)
+
+
+def _most_gpus(catalog: Catalog, gpu: Gpu) -> int:
+    """GPUs of its largest node; of a kind without a configuration, as many as any node has."""
+    return max((c.gpus for c in catalog.configurations if c.gpu == gpu.name), default=DEGREES[-1])
+
+
+def _of_level(way: Steps, level: ServiceLevel) -> Broken:
+    for kind, bounds in (("ttft", TTFT_MS), ("tpot", TPOT_MS)):
+        for i, objective in enumerate(getattr(level, kind)):
+            if text := bounds.fault(objective.ms, "ms"):
+                yield (*way, kind, i, "ms"), text
+    for field in ("mean_input_tokens", "mean_output_tokens"):
+        if text := TOKENS.fault(getattr(level.workload, field), "tokens"):
+            yield (*way, "workload", field), text
+
+
+def _unsupported(variant: Variant, gpu: Gpu) -> str | None:
+    """The precision that the GPU is too old for."""
+    bits = min(variant.weight_bits, variant.expert_bits or variant.weight_bits)
+    if variant.vllm_args.get("dtype") == "bfloat16" and not gpu.has_bf16:
+        what, least = "bfloat16", BF16_FROM
+    elif bits < 16 and not gpu.at_least(NARROW_FROM):
+        what, least = f"weights of {bits:g} bits", NARROW_FROM
+    else:
+        return None
+    return f"{gpu.name} has compute capability {gpu.compute_capability}, expected {least} for {what}"
+
+
+def _no_room(shape: Shape, gpu: Gpu, most: int) -> str | None:
+    """Memory below one layer, at the largest tensor-parallel degree that nodes and heads allow."""
+    degree = max(tp for tp in DEGREES if tp <= most and shape.splits_into(tp))
+    share = float(shape.variant.vllm_args.get("gpu-memory-utilization", MEMORY_SHARE))
+    have, need = degree * gpu.memory_gb * share, shape.layer_bytes / 1e9
+    if have >= need:
+        return None
+    return f"{degree} x {gpu.name} hold {have:.2f} GB, expected at least one layer, {need:.2f} GB"
