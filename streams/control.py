@@ -35,7 +35,7 @@ def run(settings: Settings) -> None:
 
     Raises:
         OSError: a file that the settings name cannot be read.
-        ValueError: the settings or a profile name what the catalog does not have, or a file is none of its kind.
+        ValueError: settings or profiles name what the catalog does not have, or a file is none of its kind.
         SystemExit: the worker crashed; the code is not 0.
     """
     catalog = load_catalog(settings.catalog)

@@ -165,6 +165,7 @@ async def test_the_real_bench_solves_and_keeps_its_library(tmp_path: Path) -> No
     arguments = {
         "catalog": str(SHIPPED_CATALOG),
         "efficiencies": str(SHIPPED_EFFICIENCIES),
+        "profiles": [],
         "levels": [("phi-4-14b", "interactive")],
         "configurations": ["1xL40S"],
         "cache": str(tmp_path),
