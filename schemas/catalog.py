@@ -4,8 +4,9 @@ A catalog is a YAML file or a folder of such (one ships as `schemas/data/catalog
 its unit in its name, and each entry its source.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -229,10 +230,17 @@ Broken = Iterator[tuple[Steps, str]]
 """Ways to what refers to nothing, or is named like another; and what was expected."""
 
 
-def broken_references(catalog: Catalog) -> Broken:
-    """All that makes the parts of a catalog no whole."""
-    gpus = {gpu.name for gpu in catalog.gpus}
-    configurations = {configuration.name for configuration in catalog.configurations}
+def broken_references(
+    catalog: Catalog, unfit: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> Broken:
+    """All that makes the parts of a catalog no whole.
+
+    Args:
+        unfit: by section, names of entries that are there, but not valid: what refers to them is no mistake.
+    """
+    gpus = {gpu.name for gpu in catalog.gpus} | set(unfit.get("gpus", ()))
+    configurations = {c.name for c in catalog.configurations} | set(unfit.get("configurations", ()))
+    models = {model.name for model in catalog.models} | set(unfit.get("models", ()))
     yield from _twice("gpus", [(gpu.name,) for gpu in catalog.gpus])
     yield from _twice("configurations", [(c.name,) for c in catalog.configurations])
     yield from _twice("workloads", [(workload.name,) for workload in catalog.workloads])
@@ -247,7 +255,7 @@ def broken_references(catalog: Catalog) -> Broken:
     yield from _broken_prices(catalog, configurations)
     regions = {f"{region.cloud}/{region.name}" for region in catalog.regions}
     for i, setup in enumerate(catalog.setups):
-        yield from _unknown(("setups", i, "models"), setup.models, {m.name for m in catalog.models})
+        yield from _unknown(("setups", i, "models"), setup.models, models)
         yield from _unknown(("setups", i, "configurations"), setup.configurations, configurations)
         yield from _unknown(("setups", i, "regions"), setup.regions, regions)
 
@@ -326,6 +334,6 @@ def draft_catalog(path: Path, more: Callable[[Catalog], Broken] | None = None) -
     put_together(marked)
     found = draft(Catalog, marked)
     made: Catalog = found.model
-    for steps, text in (*broken_references(made), *(more(made) if more else ())):
+    for steps, text in (*broken_references(made, found.unfit), *(more(made) if more else ())):
         marked.fault(found.steps(steps), text)
     return made, unique(marked.faults)

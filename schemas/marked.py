@@ -8,7 +8,7 @@ import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -59,6 +59,9 @@ class Marked:
     _index: dict[int, _Index] = field(default_factory=dict)
     _read: set[Path] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self._index[id(self.data)] = _Index(self.data, Place(self.path, 1), {})
+
     def place(self, steps: Steps) -> Place:
         """Where the value at `steps` stood, or the innermost part around it that is there."""
         found, at = Place(self.path, 1), cast(object, self.data)
@@ -108,6 +111,7 @@ class Marked:
             return
         for name, value in content.items():
             place = self._index[id(content)].keys[name]
+            self._index[id(self.data)].keys.setdefault(name, place)
             if name == "include":
                 self._include(file, place, value)
             elif isinstance(value, list) and isinstance(self.data.get(name, []), list):
@@ -196,10 +200,11 @@ def read_marked(path: Path) -> Marked:
 
 
 class Draft(NamedTuple):
-    """A model made of the valid entries of its lists alone, and which those were."""
+    """A model made of the valid entries of its lists alone, which those were, and the others' names."""
 
     model: Any
     kept: dict[str, list[int]]
+    unfit: dict[str, list[str]]
 
     def steps(self, steps: Steps) -> Steps:
         """The way in the file to what is at `steps` in the model."""
@@ -213,6 +218,7 @@ def draft(model: type[Whole], marked: Marked) -> Draft:
     """Check every entry of every list by itself; what is wrong becomes faults of `marked`."""
     values: dict[str, Any] = {}
     kept: dict[str, list[int]] = {}
+    unfit: dict[str, list[str]] = {}
     for name in marked.data:
         if name not in model.model_fields:
             expected = ", ".join(sorted(model.model_fields))
@@ -225,6 +231,9 @@ def draft(model: type[Whole], marked: Marked) -> Draft:
             rows = [(i, _valid(adapter, marked, (name, i), [row], inner=1)) for i, row in enumerate(given)]
             kept[name] = [i for i, row in rows if row is not None]
             values[name] = tuple(row[0] for _, row in rows if row is not None)
+            unfit[name] = [
+                str(given[i].get("name")) for i, row in rows if row is None and _has_keys(given[i])
+            ]
         elif name in marked.data:
             found = _valid(adapter, marked, (name,), given)
             values[name] = default if found is None else found
@@ -232,7 +241,11 @@ def draft(model: type[Whole], marked: Marked) -> Draft:
             values[name] = default
             if info.is_required():
                 marked.fault((name,), "missing")
-    return Draft(model.model_construct(**values), kept)
+    return Draft(model.model_construct(**values), kept, unfit)
+
+
+def _has_keys(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
 
 
 def _valid(adapter: TypeAdapter[Any], marked: Marked, steps: Steps, value: object, inner: int = 0) -> Any:
