@@ -178,10 +178,10 @@ def _told(load: Load, tally: Tally) -> str:
     failed = "".join(f", {times} x {why}" for why, times in tally.failures.items())
     if not tally.served:
         return f"{name}: {'nothing was served' if tally.whole else 'stopped'}, not written{failed}"
-    given = figures(tally)
+    given, cut = figures(tally), "" if tally.whole else " (stopped)"
     times = ", ".join(
         f"{what.upper()} {given[f'mean_{what}_ms']:.1f} ms (p95 {given[f'p95_{what}_ms']:.1f})"
         for what in ("ttft", "tpot")
         if given[f"mean_{what}_ms"] is not None
     )
-    return f"{name}: {tally.throughput:.3g} requests/s, {times}, {len(tally.served)} served{failed}{'' if tally.whole else ' (stopped)'}"
+    return f"{name}: {tally.throughput:.3g} requests/s, {times}, {len(tally.served)} served{failed}{cut}"

@@ -12,6 +12,7 @@ from streams.entry import INTERRUPTED
 
 if TYPE_CHECKING:
     from schemas.catalog import Catalog
+    from schemas.performance import Efficiencies
     from solver.profiles import Profile
 
 PANEL = "Performance"
@@ -39,6 +40,7 @@ def import_(
     """
     from agents.files import write_atomically
     from schemas.catalog import load_catalog
+    from schemas.performance import load_efficiencies
     from solver.profile_csv import ProfileError, read
 
     target = file.with_suffix(".profile.yaml") if out is None else out
@@ -50,17 +52,15 @@ def import_(
             profile = read(file.read_bytes(), str(file), catalog)
         except ProfileError as error:
             raise shared.refused(str(error)) from error
-        _compare(profile, catalog)
+        _compare(profile, catalog, load_efficiencies(context.obj.efficiencies))
         write_atomically(target, _spelt(profile, as_json=target.suffix == ".json"))
     typer.echo(f"{target}: {len(profile.points)} points, digest {profile.digest}")
 
 
-def _compare(profile: "Profile", catalog: "Catalog") -> None:
+def _compare(profile: "Profile", catalog: "Catalog", efficiencies: "Efficiencies") -> None:
     """Print how far the model is off each point."""
-    from schemas.performance import load_efficiencies
     from solver.correction import compare
 
-    efficiencies = load_efficiencies()
     for name, variant_name in sorted({(p.model, p.variant) for p in profile.points}):
         model = catalog.model(name)
         variant = next(v for v in model.variants if v.name == variant_name)
