@@ -5,16 +5,16 @@ as a stream to its end. What is refused before an instance is ready is counted a
 """
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import aiohttp
 from pydantic import Field
 
+from agents.load import Served, ask
 from schemas.base import Count, Frozen, Rate
 from schemas.catalog import Positive
 
@@ -132,41 +132,15 @@ async def _ask(session: aiohttp.ClientSession, plan: LoadPlan, number: int, tall
         "model": plan.model,
         "messages": [{"role": "user", "content": f"{QUESTIONS[number % len(QUESTIONS)]} ({number})"}],
         "max_tokens": plan.max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
     }
     tally.in_flight += 1
     try:
-        async with session.post("/v1/chat/completions", json=body) as response:
-            if response.status in BUSY:
-                tally.refused += 1
-            elif response.status != 200:
-                tally.fail(f"HTTP {response.status}")
-            else:
-                await _read(response, tally)
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        tally.fail(type(error).__name__)
+        reply = await ask(session, "/v1/chat/completions", body)
     finally:
         tally.in_flight -= 1
-
-
-async def _read(response: aiohttp.ClientResponse, tally: Tally) -> None:
-    """A stream to its end; one that stops before `[DONE]`, or says `error`, was not served."""
-    words, tokens = "", 0
-    async for line in response.content:
-        data = line.removeprefix(b"data: ").strip()
-        if data == b"[DONE]":
-            tally.serve(words, tokens)
-            return
-        for chunk in _chunks(data):
-            if "error" in chunk:
-                tally.fail(f"in the stream: {chunk['error'].get('message', '')[:60]}")
-                return
-            words += "".join(c["delta"].get("content") or "" for c in chunk.get("choices", ()))
-            tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
-    tally.fail("the stream was cut")
-
-
-def _chunks(data: bytes) -> Iterator[dict]:  # type: ignore[type-arg]
-    if data.startswith(b"{"):
-        yield json.loads(data)
+    if isinstance(reply, Served):
+        tally.serve(reply.words, reply.output_tokens)
+    elif reply.status in BUSY:
+        tally.refused += 1
+    else:
+        tally.fail(reply.why)
