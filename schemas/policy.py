@@ -1,11 +1,46 @@
 """What the core decides by. It travels in `Leading`, so that a replay has it from the log alone."""
 
-from typing import Annotated
+from bisect import bisect_right
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.base import Frozen, Millis, Name
 from schemas.catalog import Phase, Positive
+
+Factor = Annotated[float, Field(ge=1)]
+
+
+class HeadroomCurve(Frozen):
+    """What a phase's demand is multiplied by, so that bursts keep its promises; the less, the more there is.
+
+    Made where the policy is made (`solver.headroom`, or a number from the settings); the core only reads it.
+    """
+
+    phase: Phase
+    requests_per_s: tuple[Positive, ...] = Field(min_length=1)
+    factor: tuple[Factor, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _more_requests_need_no_more(self) -> Self:
+        if len(self.requests_per_s) != len(self.factor):
+            raise ValueError("requests_per_s and factor differ in length")
+        if list(self.requests_per_s) != sorted(set(self.requests_per_s)):
+            raise ValueError("requests_per_s must rise strictly")
+        if list(self.factor) != sorted(self.factor, reverse=True):
+            raise ValueError("factor must never rise")
+        return self
+
+    def at(self, requests_per_s: float) -> float:
+        """By lines between the points, which lie above the true, hollow curve; its ends go on level.
+
+        Only the four basic operations, so that every machine replays to the same bits.
+        """
+        right = bisect_right(self.requests_per_s, requests_per_s)
+        if right in (0, len(self.factor)):
+            return self.factor[max(0, right - 1)]
+        x, y = self.requests_per_s[right - 1 : right + 1], self.factor[right - 1 : right + 1]
+        return y[0] + (y[1] - y[0]) * (requests_per_s - x[0]) / (x[1] - x[0])
 
 
 class ServedClass(Frozen):
@@ -18,6 +53,13 @@ class ServedClass(Frozen):
     mean_output_tokens: Positive
     startup_s: Positive = 300.0
     """Assumed time from start to ready; K is this over the adjustment interval."""
+    headroom: tuple[HeadroomCurve, ...] = ()
+    """By phase; a phase without one (head-room off, or a log older than head-room) has the factor 1."""
+
+    def headroom_at(self, phase: Phase, requests_per_s: float) -> float:
+        """The factor on a phase's demand at so many requests/s of this class."""
+        curves = (curve for curve in self.headroom if curve.phase == phase)
+        return next((curve.at(requests_per_s) for curve in curves), 1.0)
 
 
 class CorePolicy(Frozen):
@@ -32,7 +74,8 @@ class CorePolicy(Frozen):
     length_min_requests: Annotated[int, Field(ge=1)] = 50
     """Finished requests before measured lengths replace the assumed ones."""
     headroom: Annotated[float, Field(ge=0)] = 0.2
-    """Demand is planned for this much above what was measured."""
+    """Demand, with its service's own head-room, is planned for this much above what was measured: so far it
+    may grow until it is solved for again."""
     scale_up_margin: Annotated[float, Field(ge=0)] = 0.0
     """Solve when measured demand exceeds what was planned for by this share."""
     scale_down_margin: Annotated[float, Field(gt=0, lt=1)] = 0.3

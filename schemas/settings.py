@@ -16,6 +16,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     FilePath,
@@ -51,6 +52,7 @@ NO_SETTINGS = frozenset(
         "CORAL_CHAOS_ROUNDS",
         "CORAL_VLLM_MATRIX",
         "CORAL_REWRITE_GOLDEN",
+        "CORAL_SHARED_DATA",
     }
 )
 """Environment variables with our prefix that set something else."""
@@ -130,6 +132,18 @@ class FoldSettings(BaseModel):
     alive_every_ms: Millis = 2_000
 
 
+def _unquoted(given: object) -> object:
+    """YAML reads a bare `off` as false, and `on` as true, which is no factor of 1."""
+    return {False: "off", True: "on"}[given] if isinstance(given, bool) else given
+
+
+HeadroomChoice = Annotated[
+    Literal["auto", "off"] | Annotated[float, Field(ge=1)],
+    BeforeValidator(_unquoted),
+]
+"""auto: as the catalog's burstiness and promises ask for (docs/headroom.md). off: none. Else: the factor."""
+
+
 class ControlSettings(BaseModel):
     """The control worker: everything about how it runs, nothing about what it decides."""
 
@@ -140,6 +154,12 @@ class ControlSettings(BaseModel):
     """Node configurations to plan with; empty means all of the catalog."""
     policy: dict[str, Annotated[float, AfterValidator(_whole)]] = {}
     """Overrides of `schemas.policy.CorePolicy`, by field."""
+    headroom: HeadroomChoice = "auto"
+    """What demand is multiplied by so that bursts keep the promises."""
+    headroom_of: dict[str, HeadroomChoice] = {}
+    """The same for single services: model/class -> choice."""
+    headroom_at_most: Annotated[float, Field(ge=1)] = 4.0
+    """`auto` asks for no more: beyond it a promise is given up, not paid for; `coral control` logs it."""
     solve_fuse_s: Annotated[float, Field(gt=0)] = 20.0
     snapshot_every: Annotated[int, Field(ge=1)] = 1000
     """Records of the control log between two snapshots."""

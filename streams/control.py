@@ -19,6 +19,7 @@ from schemas.catalog import Catalog, load_catalog
 from schemas.policy import CorePolicy, ServedClass
 from schemas.settings import Settings
 from solver.profiles import load_profile
+from streams.allowances import allow
 from streams.faust_app import commit, make_faust_app, run_worker, source_topic
 from streams.leadership import Leadership, Terms
 from streams.log import Entry
@@ -63,11 +64,12 @@ def run(settings: Settings) -> None:
 
 
 def policy_of(settings: Settings, catalog: Catalog) -> CorePolicy:
-    """The core's policy: every (model, class) served with the catalog's workload, and the overrides.
+    """The core's policy: every (model, class) served with the catalog's workload, the overrides, head-room.
 
     Raises:
         ValueError: the settings name a model, class or policy field that does not exist.
     """
+    levels = levels_of(settings, catalog)
     served = tuple(
         ServedClass(
             model=model,
@@ -75,9 +77,10 @@ def policy_of(settings: Settings, catalog: Catalog) -> CorePolicy:
             mean_input_tokens=level.workload.mean_input_tokens,
             mean_output_tokens=level.workload.mean_output_tokens,
         )
-        for (model, slo_class), level in levels_of(settings, catalog).items()
+        for (model, slo_class), level in levels.items()
     )
-    return CorePolicy.model_validate({"served": served, **settings.control.policy})
+    policy = CorePolicy.model_validate({"served": served, **settings.control.policy})
+    return allow(policy, levels, settings)
 
 
 def _configurations(settings: Settings, catalog: Catalog) -> list[str]:

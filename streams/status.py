@@ -4,7 +4,9 @@ Read from the control log alone, by the leader's own fold, so that it is one mom
 the leader goes by. How old that moment is, is part of the answer: a log that stands still is news itself.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from schemas.base import Frozen, Rate
 from schemas.events import StageReport
@@ -12,7 +14,7 @@ from schemas.plans import Instance, Plan, Role
 from schemas.policy import CorePolicy
 from schemas.problems import Pool
 from streams.core import fleet
-from streams.core.demand import arrival_rate
+from streams.core.demand import arrival_rate, headroom_of
 from streams.core.state import NodeState, State
 
 Condition = Literal["ok", "silent", "suspect", "drained", "noticed", "leaving"]
@@ -62,6 +64,8 @@ class ServiceStatus(Frozen):
     service: str
     requests_per_s: Rate
     """Offered, over the last windows."""
+    headroom: Annotated[float, Field(ge=1)] = 1.0
+    """What that is multiplied by so that bursts keep the promises."""
     planned_for: Rate
     unmet: Rate
     """Share of what was planned for."""
@@ -120,10 +124,13 @@ def _since_s(then_ms: int, now_ms: int) -> float:
 def _services(state: State) -> list[ServiceStatus]:
     unmet = {u.service.key: u for u in state.target.unmet} if state.target is not None else {}
     last = state.policy.rate_windows if state.policy is not None else 1
+    arrivals = {key: arrival_rate(windows, last) for key, windows in state.demand.items()}
+    offered = {key: arrivals.get(key.rpartition("/")[0], 0.0) for key in state.planned_for}
     return [
         ServiceStatus(
             service=key,
-            requests_per_s=arrival_rate(state.demand.get(key.rpartition("/")[0], []), last),
+            requests_per_s=offered[key],
+            headroom=1.0 if state.policy is None else headroom_of(state.policy, key, offered[key]),
             planned_for=rate,
             unmet=unmet[key].share if key in unmet else 0.0,
             binding=unmet[key].binding if key in unmet else None,

@@ -57,10 +57,12 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _services(status: Status) -> Table:
-    table = _table("Demand", "service", "requests/s", "planned for", "unmet", "because of")
+    table = _table("Demand", "service", "requests/s", "head-room", "planned for", "unmet", "because of")
     for s in status.services:
         short = (f"{s.unmet:.0%}", s.binding or "") if s.unmet else ("-", "")
-        table.add_row(s.service, f"{s.requests_per_s:.2f}", f"{s.planned_for:.2f}", *short)
+        table.add_row(
+            s.service, f"{s.requests_per_s:.2f}", f"x {s.headroom:.2f}", f"{s.planned_for:.2f}", *short
+        )
     return table
 
 

@@ -56,6 +56,7 @@ def make_settings(kafka: str, prefix: str, folder: Path, snapshot_every: int = 1
         control=ControlSettings(
             serve={MODEL: [SLO_CLASS]},
             configurations=["1xL40S", "1xA100"],
+            headroom="off",
             policy={
                 "rate_windows": 1,
                 "headroom": 0.0,

@@ -4,6 +4,8 @@ Missing is not zero: only windows that were really closed count, and a class who
 keeps the demand it was planned for.
 """
 
+from collections.abc import Callable
+
 from schemas.events import DemandClosed
 from schemas.policy import CorePolicy, ServedClass
 from schemas.problems import Service
@@ -82,8 +84,17 @@ def _mean_lengths(
     return uncached / offered, sum(w.output_tokens for w in windows) / finished
 
 
+def headroom_of(policy: CorePolicy, service_key: str, arrivals: float) -> float:
+    """The factor on the demand of a service at so many requests/s; 1 for one that is not served."""
+    for served in policy.served:
+        for phase in served.phases:
+            if Service(model=served.model, slo_class=served.slo_class, phase=phase).key == service_key:
+                return served.headroom_at(phase, arrivals)
+    return 1.0
+
+
 def wanted_demand(state: State, policy: CorePolicy) -> dict[Service, float]:
-    """The rate each service should be planned for, headroom included.
+    """The rate each service should be planned for, head-room included: its own, and the policy's for growth.
 
     A service inside its band (not above what was planned for, its recent peak not far below) keeps
     what was planned for: that is the hysteresis that keeps plans still while demand wavers.
@@ -94,21 +105,29 @@ def wanted_demand(state: State, policy: CorePolicy) -> dict[Service, float]:
         for service, unit in per_arrival(served, windows, policy).items():
             planned = state.planned_for.get(service.key)
             if windows and not is_stale(state, windows, policy):
-                wanted[service] = _within_band(windows, unit, planned, policy)
+                wanted[service] = _within_band(windows, _needed(served, service, unit), planned, policy)
             elif planned is not None:
                 wanted[service] = planned
     return wanted
 
 
+Needed = Callable[[float], float]
+"""Requests/s that arrive -> the throughput that serves them within the promises, in the service's unit."""
+
+
+def _needed(served: ServedClass, service: Service, unit: float) -> Needed:
+    return lambda arrivals: arrivals * unit * served.headroom_at(service.phase, arrivals)
+
+
 def _within_band(
-    windows: list[DemandClosed], unit: float, planned: float | None, policy: CorePolicy
+    windows: list[DemandClosed], needed: Needed, planned: float | None, policy: CorePolicy
 ) -> float:
-    now = arrival_rate(windows, policy.rate_windows) * unit
+    now = needed(arrival_rate(windows, policy.rate_windows))
     if planned is None or now > planned * (1 + policy.scale_up_margin):
         return now * (1 + policy.headroom)
     peak = peak_rate(windows, policy)
     if peak is not None:
-        lower = max(now, peak * unit) * (1 + policy.headroom)
+        lower = max(now, needed(peak)) * (1 + policy.headroom)
         if lower < planned * (1 - policy.scale_down_margin):
             return lower
     return planned

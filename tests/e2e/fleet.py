@@ -37,6 +37,7 @@ SETTINGS = {
     "control": {
         "serve": {MODEL: ["interactive"]},
         "configurations": [L4],
+        "headroom": "off",
         # Every change of demand moves the plan soon. What decides about lost nodes is as shipped.
         "policy": {
             "rate_windows": 1,

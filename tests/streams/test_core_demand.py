@@ -1,6 +1,7 @@
 """The core as scripts: demand, stock and prices."""
 
 from schemas.events import DemandClosed, Offer, PriceChanged
+from schemas.policy import CorePolicy, HeadroomCurve
 from schemas.problems import Service, Unmet
 from streams.core.effects import Solve
 from tests.streams.doubles import EAST, WEST, greedy, policy
@@ -190,3 +191,41 @@ def test_a_window_counts_once() -> None:
     before = world.state.demand["m/interactive"][-1]
     world.say(window.model_copy(update={"offered": 999}))
     assert world.state.demand["m/interactive"][-1] == before
+
+
+def with_headroom(rates: tuple[float, ...], factor: tuple[float, ...], **given: object) -> CorePolicy:
+    plain = policy(**given)
+    curve = HeadroomCurve(phase="both", requests_per_s=rates, factor=factor)
+    served = tuple(s.model_copy(update={"headroom": (curve,)}) for s in plain.served)
+    return plain.model_copy(update={"served": served})
+
+
+def test_headroom_of_a_service_is_planned_for_by_its_size() -> None:
+    world = World(with_headroom((1.0, 4.0), (3.0, 1.5)))
+    world.offer(EAST, 1.0, 20)
+    world.demand(1.0, windows=2)
+    assert world.serving() == 3
+    world.demand(4.0, windows=2)
+    assert world.serving() == 6
+
+
+def test_headroom_is_there_before_growth_eats_into_it() -> None:
+    """The policy's own share on top is for growth: a solve comes before the service's factor is touched."""
+    world = World(with_headroom((1.0,), (2.0,), headroom=0.5))
+    world.offer(EAST, 1.0, 20)
+    world.demand(4.0, windows=2)
+    assert world.serving() == 12, "4 x 2 x 1.5"
+    world.demand(5.9, windows=2)
+    assert world.serving() == 12
+    world.demand(6.1, windows=2)
+    assert world.targets[-1] == "demand_up"
+    assert world.serving() == 19, "6.1 x 2 x 1.5"
+
+
+def test_demand_down_keeps_headroom() -> None:
+    world = World(with_headroom((1.0,), (2.0,)))
+    world.offer(EAST, 1.0, 20)
+    world.demand(4.0, windows=2)
+    world.demand(1.0, windows=10)
+    assert world.targets[-1] == "demand_down"
+    assert world.serving() == 2

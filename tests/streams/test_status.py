@@ -29,6 +29,7 @@ def test_a_settled_fleet_is_shown_whole() -> None:
     (service,) = said.services
     assert service.requests_per_s == pytest.approx(3.0)
     assert service.planned_for >= 3.0
+    assert service.headroom == 1.0
     assert service.unmet == 0.0
     assert {i.role for i in said.instances} == {"serving"}
     assert all((i.ready, i.ranks, i.saying) == (1, 1, None) for i in said.instances)
