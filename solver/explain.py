@@ -281,6 +281,6 @@ def _with_less_overhead(plain: Any) -> Any:
     if not isinstance(plain, dict):
         return plain
     return {
-        name: value / MORE if name in {"launch_s", "latency_s", "step_s"} else _with_less_overhead(value)
+        name: value / MORE if name.endswith("_s") else _with_less_overhead(value)
         for name, value in plain.items()
     }

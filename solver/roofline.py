@@ -81,8 +81,8 @@ class Roofline:
     model: Model
     variant: Variant
     level: ServiceLevel
-    gpus: dict[str, Gpu]
-    efficiencies: Efficiencies
+    gpus: dict[str, Gpu] = field(repr=False)
+    efficiencies: Efficiencies = field(repr=False)
     phase: Phase = "both"
     correction: Correction = NONE
     """What measurements say of the layers' time (`solver.profiles`)."""
@@ -139,16 +139,15 @@ class Roofline:
     def mixed_step(self, gpu: str, tp: int, batch: Values, chunk: Values) -> Step:
         """A step that decodes `batch` sequences and takes `chunk` prompt tokens along.
 
-        It is corrected as its two parts would be alone, by their seconds.
+        Its decodes are corrected as they would be alone, and what the chunk adds to them as a prefill.
         """
         layers = self._layers(gpu, tp)
-        decode = layers.decode(batch, self._context).total_s
-        prefill = layers.prefill(chunk, self._prompt_context).total_s
-        measured = decode * self.correction.decode(gpu, tp, batch)
-        measured = measured + prefill * self.correction.prefill(gpu, tp, chunk)
-        layer = layers.mixed(batch, self._context, chunk, self._prompt_context)
+        decode = layers.decode(batch, self._context)
+        added = layers.mixed(batch, self._context, chunk, self._prompt_context) + decode * -1.0
+        layer = decode * self.correction.decode(gpu, tp, batch)
+        layer = layer + added * self.correction.prefill(gpu, tp, chunk)
         prompts = chunk / self.level.workload.mean_input_tokens
-        return self._step(gpu, tp, layer * (measured / (decode + prefill)), batch + chunk, batch + prompts)
+        return self._step(gpu, tp, layer, batch + chunk, batch + prompts)
 
     def _step(self, gpu: str, tp: int, layer: Cost, tokens: Values, sampled: Values) -> Step:
         layers = self._layers(gpu, tp)

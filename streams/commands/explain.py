@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from streams.commands import shared
+from streams.commands.headroom import explain_headroom
 
 if TYPE_CHECKING:
-    from schemas.catalog import Catalog, Model, ServiceLevel, Variant
+    from schemas.catalog import Model, ServiceLevel, Variant
     from schemas.settings import Settings
     from solver.explanation import Bound, Explanation
+    from solver.library import Figures
     from solver.roofline import Roofline
 
 T = TypeVar("T")
@@ -19,6 +21,7 @@ PANEL = "Performance"
 app = typer.Typer()
 explain_app = typer.Typer(no_args_is_help=True, help="Why a figure is what it is.")
 app.add_typer(explain_app, name="explain", rich_help_panel=PANEL)
+explain_app.command("headroom")(explain_headroom)
 
 
 @explain_app.command("node")
@@ -43,28 +46,26 @@ def explain_node(
 ) -> None:
     """Say what a node gives while it holds so many layers, and which limit binds, with the numbers."""
     from schemas.catalog import load_catalog
+    from schemas.performance import load_efficiencies
     from solver.explain import explain
     from solver.explanation import PLACES
+    from solver.library import Figures
+    from solver.profiles import load_profile
 
     settings: Settings = context.obj
     with shared.bad_input():
         known = load_catalog(catalog or settings.catalog)
         node = _one_of("gpu", gpu, {c.name: c for c in known.configurations})
         at = None if place is None else _one_of("place", place, {name: name for name in PLACES})
-        path = efficiencies or settings.efficiencies
-        roofline = _roofline(known, path, model, variant, slo_class, phase, node.gpu)
+        profile = load_profile(settings.profiles, known)
+        figures = Figures(known, load_efficiencies(efficiencies or settings.efficiencies), profile)
+        roofline = _roofline(figures, model, variant, slo_class, phase, node.gpu)
         found = explain(roofline, node, layers, stages=stages, place=at, tp=tp)
     typer.echo(found.model_dump_json() if as_json else "\n".join(_lines(found)))
 
 
 def _roofline(
-    catalog: "Catalog",
-    efficiencies: Path,
-    model: str,
-    variant: str | None,
-    slo_class: str | None,
-    phase: str,
-    gpu: str,
+    figures: "Figures", model: str, variant: str | None, slo_class: str | None, phase: str, gpu: str
 ) -> "Roofline":
     """What is asked about.
 
@@ -72,16 +73,18 @@ def _roofline(
         ValueError: a name is unknown; those that are known are given.
     """
     from schemas.catalog import Phase
-    from schemas.performance import load_efficiencies
+    from solver.correction import correction_of
     from solver.roofline import Roofline
 
+    catalog, efficiencies, profile = figures
     found = _one_of("model", model, {m.name: m for m in catalog.models})
     chosen = _variant(found, variant, gpu)
     level = _level(found, slo_class)
     phases: dict[str, Phase] = {"prefill": "prefill", "decode": "decode", "both": "both"}
     gpus = {g.name: g for g in catalog.gpus}
-    figures = load_efficiencies(efficiencies)
-    return Roofline(found, chosen, level, gpus, figures, _one_of("phase", phase, phases))
+    asked = _one_of("phase", phase, phases)
+    correction = correction_of(profile, catalog, efficiencies, found, chosen)
+    return Roofline(found, chosen, level, gpus, efficiencies, asked, correction)
 
 
 def _variant(model: "Model", name: str | None, gpu: str) -> "Variant":

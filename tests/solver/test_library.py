@@ -118,7 +118,7 @@ def test_impossible_inputs_are_named(catalog: Catalog) -> None:
 
     refused("n_max", n_max=0)
     refused("rho", rho=0.5)
-    refused("1xT4", configurations=["1xT4"])
+    refused("1xT3", configurations=["1xT3"])
     refused("gpt-9", levels=[("gpt-9", "interactive")])
     refused("SLO class 'batch'", levels=[("qwen3-32b", "batch")])
     refused("int3", variants={"qwen3-32b": ["int3"]})
