@@ -151,7 +151,7 @@ class ControlSettings(BaseModel):
     serve: dict[str, list[str]] = {}
     """Model -> SLO classes to serve; empty serves every level of the catalog."""
     configurations: list[str] = []
-    """Node configurations to plan with; empty means all of the catalog."""
+    """Node configurations to plan with; empty means all that the catalog has a list price of."""
     policy: dict[str, Annotated[float, AfterValidator(_whole)]] = {}
     """Overrides of `schemas.policy.CorePolicy`, by field."""
     headroom: HeadroomChoice = "auto"
@@ -220,6 +220,7 @@ class Settings(BaseSettings):
     topic_prefix: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]+$")] = "coral"
     state_dir: Path = Path(".coral")
     catalog: Path = SHIPPED_CATALOG
+    """File, or folder whose files are one catalog (docs/catalogs.md)."""
     efficiencies: Path = SHIPPED_EFFICIENCIES
     """How close each GPU of the catalog comes to its datasheet (`coral profile fit`)."""
     profiles: list[Path] = []

@@ -84,8 +84,11 @@ def policy_of(settings: Settings, catalog: Catalog) -> CorePolicy:
 
 
 def _configurations(settings: Settings, catalog: Catalog) -> list[str]:
+    if catalog.paper:
+        raise ValueError("catalog: in paper mode, with prices of what nobody sells; expected one to plan by")
     known = [configuration.name for configuration in catalog.configurations]
-    wanted = settings.control.configurations or known
+    sold = {price.configuration for price in catalog.prices}
+    wanted = settings.control.configurations or [name for name in known if name in sold]
     if unknown := sorted(set(wanted) - set(known)):
         raise ValueError(f"control.configurations: {unknown} are not in the catalog")
     return wanted
