@@ -114,8 +114,7 @@ class _Held:
         """Throughput at each batch, whatever forbids it; and where nothing does, 0 elsewhere."""
         r, layers = self.roofline, np.array([float(self.layers)])
         work = r.round(self.slot.gpu, self.slot.tp, batches[:, None])
-        rate = work.done / r.seconds(self.slot, layers, work.step)
-        depth = r.depth(self.slot, layers, batches[:, None], work)
+        rate, depth = r.reach(self.slot, layers, batches[:, None], work)
         return rate[:, 0], np.where(depth >= self.stages, rate, 0.0)[:, 0]
 
     def best_rate(self, batches: Floats) -> float:

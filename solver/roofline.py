@@ -260,21 +260,23 @@ class Roofline:
 
     def rates(self, slot: Slot, stages: Floats) -> Floats:
         """`table` for several numbers of stages: shape (stages, batches, layers)."""
-        batch, layers, work = BATCHES[:, None], self.layer_counts, self._known_round(slot.gpu, slot.tp)
-        rate = work.done / self.seconds(slot, layers, work.step)
-        return np.where(stages[:, None, None] <= self.depth(slot, layers, batch, work), rate, 0.0)
+        work = self._known_round(slot.gpu, slot.tp)
+        rate, depth = self.reach(slot, self.layer_counts, BATCHES[:, None], work)
+        return np.where(stages[:, None, None] <= depth, rate, 0.0)
 
-    def depth(self, slot: Slot, layers: Floats, batch: Floats, work: Round) -> Floats:
-        """The largest S for which the stage may be one of S stages: all limits allow it.
+    def reach(self, slot: Slot, layers: Floats, batch: Floats, work: Round) -> tuple[Floats, Floats]:
+        """Throughput whatever forbids it, and the largest S for which the stage may be one of S stages.
 
         S micro-batches share memory and the engine's sequences, S stages share what a request may wait.
         """
+        mean = self.seconds(slot, layers, work.step)
         sequences = np.where(batch > 1, self.most_sequences / batch, np.inf)  # one a stage is always let in
         sequences = np.where(work.tokens <= work.most_tokens, sequences, 0.0)
         depth = np.minimum(self.memory_depth(slot, layers, batch), sequences)
         for wait in work.waits:
-            depth = np.minimum(depth, wait.budget_s / self.seconds(slot, layers, wait.step))
-        return depth
+            spent = mean if wait.step is work.step else self.seconds(slot, layers, wait.step)
+            depth = np.minimum(depth, wait.budget_s / spent)
+        return work.done / mean, depth
 
     @property
     def most_sequences(self) -> float:
