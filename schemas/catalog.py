@@ -14,7 +14,8 @@ from pydantic import Field, model_validator
 from schemas.architecture import Architecture, LatentAttention
 from schemas.base import Frozen, Name, Positive, Whole, digest
 from schemas.catalog_parts import put_together
-from schemas.marked import Fault, Steps, draft, read_marked, unique
+from schemas.drafts import draft
+from schemas.marked import Fault, Steps, read_marked, unique
 from schemas.workload import Burstiness, Objective, Quantiles, ServiceLevel, Workload
 
 __all__ = [  # what the parts below are made of is to be had here too

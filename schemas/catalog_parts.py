@@ -17,12 +17,12 @@ def put_together(marked: Marked) -> None:
 
 
 def _attach_levels(marked: Marked) -> None:
-    models = {row.get("name"): row for row in _rows(marked.data.get("models"))}
+    models = _by_name(marked.data.get("models"))
     levels = marked.data.get("levels", [])
     for i, level in enumerate(_rows(levels)):
-        model = models.get(level.get("model"))
+        model = models.get(str(level.get("model")))
         if model is None:
-            known = ", ".join(sorted(map(str, models)))
+            known = ", ".join(sorted(models))
             marked.fault(
                 ("levels", i, "model"), f"{level.get('model')!r} is unknown, expected one of {known}"
             )
@@ -34,14 +34,14 @@ def _attach_levels(marked: Marked) -> None:
 
 
 def _insert_workloads(marked: Marked) -> None:
-    workloads = {row.get("name"): row for row in _rows(marked.data.get("workloads"))}
+    workloads = _by_name(marked.data.get("workloads"))
     for i, model in enumerate(_rows(marked.data.get("models"))):
         for j, level in enumerate(_rows(model.get("levels"))):
             name = level.get("workload")
             if isinstance(name, str) and name in workloads:
                 level["workload"] = workloads[name]
             elif isinstance(name, str):
-                known = ", ".join(sorted(map(str, workloads)))
+                known = ", ".join(sorted(workloads))
                 way = ("models", i, "levels", j, "workload")
                 marked.fault(
                     way, f"{name!r} is unknown, expected its figures or one of {known or 'workloads'}"
@@ -51,3 +51,7 @@ def _insert_workloads(marked: Marked) -> None:
 def _rows(value: object) -> list[dict[str, Any]]:
     """The mappings of a list; whatever else is there is told by the catalog's own check."""
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def _by_name(value: object) -> dict[str, dict[str, Any]]:
+    return {str(row.get("name")): row for row in _rows(value)}

@@ -4,18 +4,15 @@ What is wrong with it is collected instead of raised, so that a person mends eve
 with its file and line.
 """
 
-import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
 
 Steps = Sequence[int | str]
 """Way from the root to a value: keys and indices, as pydantic's `loc`."""
-Whole = TypeVar("Whole", bound=BaseModel)
 
 # libyaml's parser where PyYAML was built with it: six times as fast, the same marks.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -60,7 +57,7 @@ class Marked:
     _read: set[Path] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._index[id(self.data)] = _Index(self.data, Place(self.path, 1), {})
+        self.mark(self.data, Place(self.path, 1))
 
     def place(self, steps: Steps) -> Place:
         """Where the value at `steps` stood, or the innermost part around it that is there."""
@@ -73,8 +70,8 @@ class Marked:
                 at = at[step]  # type: ignore[index]
             except (LookupError, TypeError):
                 return found
-            if isinstance(at, dict) and id(at) in self._index and isinstance(step, int):
-                found = self._index[id(at)].start
+            if isinstance(step, int) and id(at) in self._index:
+                found = self._index[id(at)].start  # its list may have been put together of several
         return found
 
     def key(self, steps: Steps) -> str:
@@ -102,9 +99,10 @@ class Marked:
         self._read.add(file.resolve())
         try:
             content = self._content(file)
-        except yaml.MarkedYAMLError as error:
-            line = 1 if error.problem_mark is None else error.problem_mark.line + 1
-            self.faults.append(Fault(Place(file, line), "body", f"{error.problem}, expected YAML"))
+        except yaml.YAMLError as error:
+            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+            place = Place(file, 1 if mark is None else mark.line + 1)
+            self.faults.append(Fault(place, "body", f"{problem or error}, expected YAML"))
             return
         if not isinstance(content, dict):
             self.faults.append(Fault(Place(file, 1), "body", "expected keys with lists under them"))
@@ -134,51 +132,62 @@ class Marked:
             loader = _Loader(stream)
             try:
                 node = loader.get_single_node()
-                return None if node is None else self._plain(loader, node, file, {})
+                return None if node is None else _Reader(self, loader, file).plain(node)
             finally:
                 loader.dispose()
 
-    def _plain(self, loader: Any, node: yaml.Node, file: Path, made: dict[int, Any]) -> Any:
-        if id(node) in made:
-            return made[id(node)]
-        start = Place(file, node.start_mark.line + 1)
-        if isinstance(node, yaml.SequenceNode):
-            rows: list[Any] = []
-            made[id(node)] = rows
-            places: dict[Hashable, Place] = {}
-            for i, child in enumerate(node.value):
-                places[i] = Place(file, child.start_mark.line + 1)
-                rows.append(self._plain(loader, child, file, made))
-            self._index[id(rows)] = _Index(rows, start, places)
-            return rows
-        if isinstance(node, yaml.MappingNode):
-            loader.flatten_mapping(node)
-            mapping: dict[Any, Any] = {}
-            made[id(node)] = mapping
-            self._index[id(mapping)] = _Index(mapping, start, {})
-            for key_node, child in node.value:
-                self._pair(loader, mapping, key_node, child, file, made)
-            return mapping
-        return loader.construct_object(node, deep=True)
+    def mark(self, container: object, start: Place) -> dict[Hashable, Place]:
+        """Remember where a mapping or list begins; what is returned takes the places of its keys."""
+        index = self._index[id(container)] = _Index(container, start, {})
+        return index.keys
 
-    def _pair(
-        self,
-        loader: Any,
-        mapping: dict[Any, Any],
-        key_node: yaml.Node,
-        child: yaml.Node,
-        file: Path,
-        made: dict[int, Any],
-    ) -> None:
-        key = loader.construct_object(key_node, deep=True)
-        place = Place(file, key_node.start_mark.line + 1)
-        if not isinstance(key, str):
-            self.faults.append(Fault(place, str(key), f"a {type(key).__name__}, expected a word for a key"))
-            key = str(key)
-        elif key in mapping:
-            self.faults.append(Fault(place, key, "given twice"))
-        mapping[key] = self._plain(loader, child, file, made)
-        self._index[id(mapping)].keys[key] = place
+
+@dataclass
+class _Reader:
+    """Makes plain data of one file's nodes; an anchor's value is made once, wherever it is used."""
+
+    marked: Marked
+    loader: Any
+    file: Path
+    made: dict[int, Any] = field(default_factory=dict)
+
+    def plain(self, node: yaml.Node) -> Any:
+        if id(node) in self.made:
+            return self.made[id(node)]
+        if isinstance(node, yaml.SequenceNode):
+            return self._list(node)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node)
+        return self.loader.construct_object(node, deep=True)
+
+    def _list(self, node: yaml.SequenceNode) -> list[Any]:
+        rows: list[Any] = []
+        self.made[id(node)] = rows
+        places = self.marked.mark(rows, self._place(node))
+        for i, child in enumerate(node.value):
+            places[i] = self._place(child)
+            rows.append(self.plain(child))
+        return rows
+
+    def _mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        self.made[id(node)] = mapping
+        places = self.marked.mark(mapping, self._place(node))
+        self.loader.flatten_mapping(node)
+        for key_node, child in node.value:
+            key = self.loader.construct_object(key_node, deep=True)
+            place = self._place(key_node)
+            if not isinstance(key, str):
+                text = f"a {type(key).__name__}, expected a word for a key"
+                self.marked.faults.append(Fault(place, str(key), text))
+            elif key in mapping:
+                self.marked.faults.append(Fault(place, key, "given twice"))
+            places[str(key)] = place
+            mapping[str(key)] = self.plain(child)
+        return mapping
+
+    def _place(self, node: yaml.Node) -> Place:
+        return Place(self.file, node.start_mark.line + 1)
 
 
 def read_marked(path: Path) -> Marked:
@@ -194,81 +203,6 @@ def read_marked(path: Path) -> Marked:
     for file in files:
         marked.add(file)
     return marked
-
-
-# ------------------------------------------------------------------------------------------------ models
-
-
-class Draft(NamedTuple):
-    """A model made of the valid entries of its lists alone, which those were, and the others' names."""
-
-    model: Any
-    kept: dict[str, list[int]]
-    unfit: dict[str, list[str]]
-
-    def steps(self, steps: Steps) -> Steps:
-        """The way in the file to what is at `steps` in the model."""
-        first, *rest = steps
-        if rest and isinstance(rest[0], int) and first in self.kept:
-            return (first, self.kept[str(first)][rest[0]], *rest[1:])
-        return steps
-
-
-def draft(model: type[Whole], marked: Marked) -> Draft:
-    """Check every entry of every list by itself; what is wrong becomes faults of `marked`."""
-    values: dict[str, Any] = {}
-    kept: dict[str, list[int]] = {}
-    unfit: dict[str, list[str]] = {}
-    for name in marked.data:
-        if name not in model.model_fields:
-            expected = ", ".join(sorted(model.model_fields))
-            marked.fault((name,), f"unknown key, expected one of {expected}")
-    for name, info in model.model_fields.items():
-        default = () if info.is_required() else info.get_default()
-        adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, info.annotation))
-        given = marked.data.get(name)
-        if isinstance(given, list):
-            rows = [(i, _valid(adapter, marked, (name, i), [row], inner=1)) for i, row in enumerate(given)]
-            kept[name] = [i for i, row in rows if row is not None]
-            values[name] = tuple(row[0] for _, row in rows if row is not None)
-            unfit[name] = [
-                str(given[i].get("name")) for i, row in rows if row is None and _has_keys(given[i])
-            ]
-        elif name in marked.data:
-            found = _valid(adapter, marked, (name,), given)
-            values[name] = default if found is None else found
-        else:
-            values[name] = default
-            if info.is_required():
-                marked.fault((name,), "missing")
-    return Draft(model.model_construct(**values), kept, unfit)
-
-
-def _has_keys(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
-
-
-def _valid(adapter: TypeAdapter[Any], marked: Marked, steps: Steps, value: object, inner: int = 0) -> Any:
-    """What `adapter` makes of `value`; None and faults if it is not valid.
-
-    Args:
-        inner: steps of the error's own way to leave out, since `steps` says them.
-    """
-    try:
-        # JSON, so that YAML's lists meet the strict models as JSON arrays do.
-        return adapter.validate_json(json.dumps(value, default=str))
-    except ValidationError as error:
-        for item in error.errors(include_url=False):
-            marked.fault((*steps, *item["loc"][inner:]), _text(item["type"], item["msg"], item["input"]))
-        return None
-
-
-def _text(kind: str, message: str, value: object) -> str:
-    if kind == "extra_forbidden":
-        return f"unknown key (got {str(value)[:80]!r})"
-    if kind == "missing":
-        return "missing"
-    return f"{message.removeprefix('Value error, ')} (got {str(value)[:80]!r})"
 
 
 def unique(faults: Iterable[Fault]) -> list[Fault]:

@@ -237,3 +237,24 @@ levels:
     catalog, (fault,) = draft_catalog(written(apart + WHOLE), implausible)
     assert [level.slo_class for level in catalog.model("m").levels] == ["i", "j"]
     assert (fault.key, fault.place.line) == ("levels.j.model", 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "just words",
+        "gpus: 3",
+        "gpus: [3]",
+        "gpus: [{ name: [a] }]",
+        "1: 2",
+        "levels: [{ model: [m] }]\nmodels: [{ name: m, levels: 3 }, { name: [], levels: [{ workload: w }] }]",
+        "include: nowhere.yaml",
+        "gpus: \x07",
+        "gpus: &a [*a]",
+    ],
+)
+def test_nonsense_is_told_and_never_a_crash(text: str, written: Callable[[str], Path]) -> None:
+    path = written(text)
+    with pytest.raises(ValueError, match=r"expected|missing|[Cc]ircular"):
+        load_catalog(path)
