@@ -83,8 +83,9 @@ def loads(concurrency: str, rate: str, seconds: float, warmup_s: float) -> list[
     """A closed loop for each of the first numbers, an open one for each of the second.
 
     Raises:
-        ValueError: an option is no list of numbers above 0, or both are empty.
+        ValueError: an option is no list of numbers above 0, both are empty, or a time is none.
     """
+    above_0("--seconds", seconds)
     if not (math.isfinite(warmup_s) and warmup_s >= 0):
         raise ValueError(f"--warmup: {warmup_s}, expected a finite number of at least 0")
     closed = [
@@ -98,6 +99,12 @@ def loads(concurrency: str, rate: str, seconds: float, warmup_s: float) -> list[
     if not (closed or opened):
         raise ValueError("--concurrency: '', expected at least one load there or in --rate")
     return closed + opened
+
+
+def above_0(option: str, given: float) -> None:
+    """Raises ValueError unless it is a finite number above 0."""
+    if not (math.isfinite(given) and given > 0):
+        raise ValueError(f"{option}: {given}, expected a finite number above 0")
 
 
 def _numbers(option: str, given: str, *, whole: bool) -> list[float]:
@@ -125,8 +132,10 @@ async def measure(plan: Plan, tell: Callable[[str], None]) -> tuple[list[Row], b
 
     Raises:
         OSError: the file cannot be written.
+        ValueError: the time-out is none.
         EndpointError: nobody answers there, or not with streams that count their tokens.
     """
+    above_0("--timeout", plan.timeout_s)
     make_writable(plan.out.absolute().parent)
     stop, rows = asyncio.Event(), list[Row]()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -66,7 +66,7 @@ def _compare(profile: "Profile", catalog: "Catalog", efficiencies: "Efficiencies
         variant = next(v for v in model.variants if v.name == variant_name)
         for one in compare(catalog, efficiencies, model, variant, profile.of(name, variant_name)).points:
             place = f"{name}/{variant_name} on {one.point.tp}x{one.point.gpu}, pp {one.point.pp}"
-            load = f"{one.at:.3g} {'prompt tokens' if one.what == 'TTFT' else 'sequences'}"
+            load = f"{one.at:.4g} {'prompt tokens' if one.what == 'TTFT' else 'sequences'}"
             times = f"measured {one.measured_ms:.4g} ms, modelled {one.modelled_ms:.4g} ms"
             typer.echo(f"{place}, {load}: {one.what} {times}, layers x {one.factor:.3g}")
 
@@ -127,8 +127,8 @@ def run(
         subject = check(catalog, given, variant)
         answered = 1 if phase == "prefill" else output_tokens
         target = Target(url, served_as or model, input_tokens, answered, chat)
-        asked = loads(concurrency, rate, shared.seconds(seconds) or seconds, warmup)
-        plan = Plan(subject, target, asked, api_key, shared.seconds(timeout) or timeout, out)
+        asked = loads(concurrency, rate, seconds, warmup)
+        plan = Plan(subject, target, asked, api_key, timeout, out)
         rows, interrupted = asyncio.run(measure(plan, typer.echo))
     if rows:
         typer.echo(f"{out}: {len(rows)} points")
