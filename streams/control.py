@@ -16,6 +16,7 @@ from mode import Service
 from agents.bus import Bus
 from schemas import topics
 from schemas.catalog import Catalog, load_catalog
+from schemas.performance import load_efficiencies
 from schemas.policy import CorePolicy, ServedClass
 from schemas.settings import Settings
 from solver.profiles import load_profile
@@ -91,6 +92,9 @@ def _configurations(settings: Settings, catalog: Catalog) -> list[str]:
     wanted = settings.control.configurations or [name for name in known if name in sold]
     if unknown := sorted(set(wanted) - set(known)):
         raise ValueError(f"control.configurations: {unknown} are not in the catalog")
+    efficiencies = load_efficiencies(settings.efficiencies)
+    for name in wanted:
+        efficiencies.of(catalog.configuration(name).gpu)  # refused here, where a person sees it
     return wanted
 
 

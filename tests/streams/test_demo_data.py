@@ -16,7 +16,14 @@ from streams.control import policy_of
 from streams.demo.load import LoadPlan
 from streams.demo.script import DATA, SIMULATED, Script
 
-VLLM = Script("vllm", DATA / "vllm", {"CORAL_CATALOG": str(DATA / "vllm" / "catalog.yaml")})
+VLLM = Script(
+    "vllm",
+    DATA / "vllm",
+    {
+        "CORAL_CATALOG": str(DATA / "vllm" / "catalog.yaml"),
+        "CORAL_EFFICIENCIES": str(DATA / "vllm" / "efficiencies.yaml"),
+    },
+)
 
 
 def catalog_of(script: Script) -> Catalog:
@@ -33,6 +40,17 @@ def test_every_name_is_known(script: Script) -> None:
     assert {(n.pool.cloud, n.pool.region, n.pool.market, n.configuration) for n in nodes} <= priced
 
 
+@pytest.mark.parametrize("script", [SIMULATED, VLLM], ids=lambda script: script.engine)
+def test_every_node_has_efficiencies(script: Script) -> None:
+    catalog = catalog_of(script)
+    efficiencies = load_efficiencies(
+        Path(script.environment.get("CORAL_EFFICIENCIES", load_settings().efficiencies))
+    )
+    for node in load_yaml(Inventory, script.static).nodes:
+        gpu = catalog.configuration(node.configuration).gpu
+        assert efficiencies.of(gpu).gpu == gpu
+
+
 def test_one_node_holds_the_tiny_model_and_the_crowds_take_one_and_two() -> None:
     settings, catalog = load_settings(VLLM.settings), catalog_of(VLLM)
     (model,) = catalog.models
@@ -41,7 +59,7 @@ def test_one_node_holds_the_tiny_model_and_the_crowds_take_one_and_two() -> None
         catalog,
         levels=[("tiny", "interactive")],
         configurations=[c.name for c in catalog.configurations],
-        efficiencies=load_efficiencies(DATA / "vllm" / "efficiencies.yaml"),
+        efficiencies=load_efficiencies(Path(VLLM.environment["CORAL_EFFICIENCIES"])),
     )
     best = max(rated.rating.throughput for rated in library.templates if len(rated.template.nodes) == 1)
     assert VLLM.load is not None
