@@ -169,7 +169,8 @@ def factor(
         work = _quantile(level, (1 + varies) / (varies + noise), varies + noise)
         return max(1.0, float(np.max(work * back / (back + promise.wait_s))))
 
-    low, high = 1.0, min(asked(1.0), LARGEST)  # `asked` falls with h: the more slots, the less all are taken
+    # `asked` falls with h, for the more slots there are, the rarer all are taken.
+    low, high = 1.0, min(asked(1.0), LARGEST)
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
         low, high = (middle, high) if asked(middle) > middle else (low, middle)
@@ -185,10 +186,9 @@ def _in_flight(
 ) -> float:
     """As many places as a request finds taken, its own among them, over the mean."""
     varies = rate_cv2_within(burstiness, np.array([_memory_s(promise)]), horizon_s)
-    noise = 1 / (
-        requests_per_s * promise.busy_s
-    )  # in-flight requests of Poisson arrivals are Poisson, whatever
-    places = _quantile(late, (1 + varies) / (varies + noise), varies + noise) + noise  # their lengths
+    # Of Poisson arrivals the number in flight is Poisson, whatever their lengths: no c^2 here.
+    noise = 1 / (requests_per_s * promise.busy_s)
+    places = _quantile(late, (1 + varies) / (varies + noise), varies + noise) + noise
     return max(1.0, float(places[0]))
 
 
