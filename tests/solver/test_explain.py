@@ -56,7 +56,7 @@ def test_it_agrees_with_the_table(
     found = explained(*case)
     r = replace(roofline(case[0], case[1]), phase=case[5])
     table = node_table(r, nodes(case[2]), (found.stages,))
-    position = 0 if found.place == "alone" else POSITIONS.index(found.place)  # type: ignore[arg-type]
+    position = 0 if found.place == "alone" else POSITIONS.index(found.place)
     assert found.throughput == pytest.approx(table.throughput[position, 0, 0, found.layers - 1])
     assert found.throughput > 0
     assert found.tp == table.tp[position, 0, 0, found.layers - 1]
