@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from schemas.settings import load_settings
+from solver.explanation import Explanation
 from streams.cli import app
 from streams.demo.script import DATA
 
@@ -33,7 +34,9 @@ def test_a_person_reads_the_limit_and_the_numbers() -> None:
 
 
 def test_a_program_reads_the_same_as_json() -> None:
-    found = json.loads(explain(*ASKED, "--json").stdout)
+    printed = explain(*ASKED, "--json").stdout
+    assert Explanation.model_validate_json(printed).model_dump_json() == printed.strip()
+    found = json.loads(printed)
     assert (found["layers"], found["stages"], found["unit"]) == (12, 6, "tokens/s")
     assert found["binds"] in {*found["step"]["alone_ms"], *(bound["limit"] for bound in found["bounds"])}
     assert found["binds"] in explain(*ASKED).stdout
