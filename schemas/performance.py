@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Self
 
+import yaml
 from pydantic import Field, model_validator
 
 from schemas.base import Count, Frozen, Name
@@ -66,12 +67,16 @@ class Collective(Link):
     """The same among a number of GPUs: more of them may have to share what links there are."""
 
     gpus: Annotated[int, Field(ge=2)]
+    ramp_bytes: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    """Of b bytes as many as sqrt(b (b + 2 ramp)) count: messages about as small do not fill the links."""
 
 
 class Overhead(Frozen):
-    """Fixed seconds of one engine step: scheduling, launching, sampling."""
+    """What the engine's own work adds to a step: scheduling, launching, sampling, answering."""
 
     step_s: Seconds
+    sequence_s: Seconds
+    """More for each sequence that gains a token."""
     evidence: Evidence
 
 
@@ -125,6 +130,23 @@ class Efficiencies(Frozen):
         if gpu not in known:
             raise ValueError(f"efficiencies: no GPU {gpu!r}, expected one of {', '.join(sorted(known))}")
         return known[gpu]
+
+    def yaml(self) -> str:
+        """As a file, a line for each kind of kernel."""
+        lines = ["# Written by `coral profile fit`: see docs/performance-model.md.", "", "gpus:"]
+        for efficiency in self.gpus:
+            parts = efficiency.model_dump(mode="json", exclude_defaults=True)
+            lines.append(f"  - gpu: {parts.pop('gpu')}")
+            for name, part in parts.items():
+                several = part if isinstance(part, list) else [part]
+                flat = [
+                    yaml.safe_dump(p, default_flow_style=True, sort_keys=False, width=1e9) for p in several
+                ]
+                if isinstance(part, list):
+                    lines += [f"    {name}:", *(f"      - {text.strip()}" for text in flat)]
+                else:
+                    lines.append(f"    {name}: {flat[0].strip()}")
+        return "\n".join(lines) + "\n"
 
 
 SHIPPED_EFFICIENCIES = Path(__file__).parent / "data" / "efficiencies.yaml"

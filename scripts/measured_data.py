@@ -17,12 +17,19 @@ from pathlib import Path
 OUT = Path(__file__).parents[1] / "schemas" / "data" / "measured"
 Row = dict[str, str]
 
-GPUS = {"a100_sxm": "A100", "h100_sxm": "H100", "h200_sxm": "H200", "l40s": "L40S"}
-L2_BYTES = {"A100": 40e6, "H100": 50e6, "H200": 50e6, "L40S": 96e6}
+GPUS = {
+    "a100_sxm": "A100",
+    "h100_sxm": "H100",
+    "h200_sxm": "H200",
+    "l40s": "L40S",
+    "rtx_pro_6000_server": "RTX-PRO-6000",
+    "b200_sxm": "B200",
+}
+L2_BYTES = {"A100": 40e6, "H100": 50e6, "H200": 50e6, "L40S": 96e6, "RTX-PRO-6000": 128e6, "B200": 126e6}
 """Of NVIDIA's architecture white papers. Weights that stay in it look faster than memory is."""
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192)
 CONTEXTS = (128, 512, 1024, 2048, 4096, 8192, 16384)
-HEADS = (4, 8, 16, 32, 40, 64)
+HEADS = (8, 16, 32, 40, 64)
 KV_HEADS = (1, 2, 4, 8)
 
 
@@ -45,7 +52,7 @@ def write(name: str, columns: Iterable[str], content: Iterable[Iterable[object]]
         count += 1
     path = OUT / f"{name}.csv.gz"
     path.write_bytes(gzip.compress(text.getvalue().encode(), 9, mtime=0))
-    print(f"{path.name}: {count} rows, {path.stat().st_size / 1000:.0f} kB")
+    sys.stdout.write(f"{path.name}: {count} rows, {path.stat().st_size / 1000:.0f} kB\n")
 
 
 def us(latency_ms: str) -> str:
@@ -92,7 +99,7 @@ def experts(source: Path) -> Iterator[tuple[object, ...]]:
             if not (gpu and tp <= 8 and r["moe_ep_size"] in ("1", "1.0") and tokens <= 16384):
                 continue
             kind = r.get("moe_dtype", "mxfp4")
-            block = "fp8" if gpu in ("A100", "L40S") else "fp8_block"
+            block = "fp8" if gpu in ("A100", "L40S") else "fp8_block"  # the others have it
             bits = {"bfloat16": 16, block: 8, "mxfp4": 4.25}.get(kind)
             if bits and r["distribution"] == "power_law_1.01":
                 hidden, ffn = whole(r.get("hidden_size", "2880")), whole(r.get("inter_size", "2880"))
@@ -101,23 +108,23 @@ def experts(source: Path) -> Iterator[tuple[object, ...]]:
 
 
 def collectives(source: Path) -> Iterator[tuple[object, ...]]:
-    """What vLLM would use: its own all-reduce in CUDA graphs, NCCL on more than two GPUs without NVLink."""
+    """What vLLM would use: its own up to 8 MB with NVLink or two GPUs, in CUDA graphs; else NCCL."""
     for r in rows(source / "comm.csv.gz"):
-        gpu, count = GPUS.get(r["gpu"]), whole(r["num_gpus"])
+        gpu, count, size = GPUS.get(r["gpu"]), whole(r["num_gpus"]), 2 * whole(r["message_size"])
         own = r["op"] == "custom_all_reduce" and r["backend"] == "vllm_graph"
         nccl = r["op"] == "all_reduce" and r["backend"].startswith("nccl")
-        if gpu and (nccl if gpu == "L40S" and count > 2 else own):
-            size = 2 * whole(r["message_size"])
-            if size <= 2**28:
-                yield gpu, count, size, us(r["latency_ms"])
+        bridged = gpu not in ("L40S", "RTX-PRO-6000") or count == 2
+        if gpu and size <= 2**28 and (own if bridged and size <= 2**23 else nccl):
+            yield gpu, count, size, us(r["latency_ms"])
 
 
 def operations(source: Path) -> Iterator[tuple[object, ...]]:
-    """Vidur's linear and element-wise operations of one layer, as they are."""
+    """Vidur's linear and element-wise operations of one layer; not phi-2's, whose block is parallel."""
     names = {"a40": "A40", "a100": "A100", "h100": "H100"}
     for r in rows(source / "layer_linear_ops_median_ms.csv"):
         ops = [r[name] for name in OPERATIONS]
-        yield names[r["gpu"]], r["model"].split("/")[-1], whole(r["tp"]), whole(r["num_tokens"]), *ops
+        if all(ops):
+            yield names[r["gpu"]], r["model"].split("/")[-1], whole(r["tp"]), whole(r["num_tokens"]), *ops
 
 
 OPERATIONS = (
@@ -138,7 +145,7 @@ def network(source: Path) -> Iterator[tuple[object, ...]]:
 
 def layers(source: Path) -> Iterator[tuple[object, ...]]:
     """Helix's layer times, as they are; the machine as GPU kind and count."""
-    kinds = {"A100": "A100-40GB"}
+    kinds = {"A100": "A100-40GB", "V100": "V100-16GB"}
     for r in rows(source / "layer_time.csv"):
         kind, _, count = r["machine"].partition("x")
         gpu = kinds.get(kind, kind)
@@ -146,14 +153,14 @@ def layers(source: Path) -> Iterator[tuple[object, ...]]:
 
 
 def kv_blocks(source: Path) -> Iterator[tuple[object, ...]]:
-    kinds = {"A100": "A100-40GB"}
+    kinds = {"A100": "A100-40GB", "V100": "V100-16GB"}
     for r in rows(source / "kv_blocks.csv"):
         kind, _, count = r["machine"].partition("x")
         yield r["model"], kinds.get(kind, kind), count or 1, r["layers_held"], r["vllm_kv_blocks_16tok"]
 
 
 def steps(source: Path) -> Iterator[tuple[object, ...]]:
-    """Splitwise's prompt and token times; not the power-capped ones, nor batch 64 (its README: inconsistent)."""
+    """Splitwise's prompt and token times; not power-capped ones, nor batch 64 (inconsistent, it says)."""
     names = {"a100-80gb": "A100", "h100-80gb": "H100"}
     for r in rows(source / "perf_model_median.csv"):
         gpu, batch = names.get(r["hardware"]), whole(r["batch_size"])
@@ -163,11 +170,15 @@ def steps(source: Path) -> Iterator[tuple[object, ...]]:
 
 
 def serving(source: Path) -> Iterator[tuple[object, ...]]:
-    """vLLM's points on H100 and H200, prefill and decode on the same GPUs, each once."""
+    """vLLM's points on H100 and H200, prefill and decode on the same GPUs, each once.
+
+    Not Kimi-K2.5 in 4-bit integers, whose kernels were not measured.
+    """
     points = set()
     for r in rows(source / "e2e_measured.csv.gz"):
         gpu = GPUS.get(r["system"])
-        if not (gpu and r["backend"] == "vllm" and r["mode"] == "agg" and r["concurrency"]):
+        ours = r["backend"] == "vllm" and r["mode"] == "agg" and r["precision"] != "int4"
+        if not (gpu in ("H100", "H200") and ours and r["concurrency"]):
             continue
         precision = r["precision"] or "bf16"
         lengths = whole(r["isl"]), whole(r["osl"]), whole(r["concurrency"])

@@ -68,10 +68,10 @@ class Kernels:
     def experts(
         self,
         tokens: Values,
-        hidden: int,
+        hidden: Values,
         inner: Values,
-        experts: int,
-        top_k: int,
+        experts: Values,
+        top_k: Values,
         weight_bits: float = 16,
     ) -> Cost:
         """The gated FFN of `tokens` that each pick `top_k` of `experts`, evenly and independently.
@@ -89,7 +89,7 @@ class Kernels:
         return self._cost(narrow or wide, 2.0 * tokens * top_k * weights, moved, quantised)
 
     def prefill_attention(
-        self, tokens: Values, context: Values, heads: Values, kv_heads: Values, head_dim: float
+        self, tokens: Values, context: Values, heads: Values, kv_heads: Values, head_dim: Values
     ) -> Cost:
         """`tokens` new tokens, each looking at `context` tokens in the mean."""
         flops = 4.0 * heads * head_dim * tokens * context
@@ -102,7 +102,7 @@ class Kernels:
         context: Values,
         heads: Values,
         kv_heads: Values,
-        head_dim: float,
+        head_dim: Values,
         kv_bits: float = 16,
     ) -> Cost:
         """One new token of each sequence, looking at `context` tokens of its cache."""
@@ -123,7 +123,8 @@ class Kernels:
         if gpus == 1:
             return Cost()
         link = self.efficiency.all_reduce_over(gpus)
-        wire = 2.0 * (gpus - 1) / gpus * moved / (self.gpu.link_gb_s * 1e9 * link.share)
+        filled = np.sqrt(moved * (moved + 2 * link.ramp_bytes))
+        wire = 2.0 * (gpus - 1) / gpus * filled / (self.gpu.link_gb_s * 1e9 * link.share)
         return Cost(link_s=wire, fixed_s=link.latency_s, total_s=wire + link.latency_s)
 
     def send(self, moved: Values, gb_s: float) -> Cost:

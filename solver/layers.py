@@ -49,9 +49,10 @@ class Layers:
         return cost + self._prefill_attention(chunk, chunk_context)
 
     def head(self, sequences: Values) -> Cost:
-        """The LM head of the tokens that are sampled."""
-        arch = self.shape.arch
-        return self.kernels.matmul(sequences, arch.vocab / self.tp, arch.hidden)
+        """The LM head of the tokens that are sampled, and the engine's own work on each."""
+        arch, sampling = self.shape.arch, sequences * self.kernels.efficiency.overhead.sequence_s
+        logits = self.kernels.matmul(sequences, arch.vocab / self.tp, arch.hidden)
+        return logits + Cost(fixed_s=sampling, total_s=sampling)
 
     def embedding(self, tokens: Values) -> Cost:
         """Looking `tokens` up; split over the vocabulary, so summed over the GPUs."""

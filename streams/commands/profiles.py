@@ -148,3 +148,36 @@ def _would_be_refused(out: Path, catalog: "Catalog") -> None:
     except ProfileError as error:
         typer.echo(f"coral profile import would refuse it:\n{error}", err=True)
         raise typer.Exit(UNUSABLE) from error
+
+
+@profile_app.command()
+def fit(
+    context: typer.Context,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of measurements, laid out as schemas/data/measured; the shipped ones if none."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file of efficiencies to write.")] = Path("efficiencies.yaml"),
+) -> None:
+    """Fit every GPU's efficiencies to measurements, on two thirds of them, and write them with their errors.
+
+    Name the file in `efficiencies` of the settings, and the planner goes by it.
+    """
+    from agents.files import write_atomically
+    from schemas.catalog import load_catalog
+    from solver.fitting import fit as fit_all
+    from solver.measurements import SHIPPED, load
+    from solver.validation import compare
+
+    with shared.bad_input():
+        catalog = load_catalog(context.obj.catalog)
+        measured = load(SHIPPED if data is None else data)
+        efficiencies = fit_all(measured, catalog.gpus)
+        write_atomically(out, efficiencies.yaml())
+    for one in compare(measured, catalog.gpus, efficiencies):
+        if (errors := one.errors()).points:
+            off = f"median error {errors.median:.1%}, p90 {errors.p90:.1%}, bias {errors.bias:+.1%}"
+            typer.echo(f"{one.gpu} {one.level} {one.phase}, {one.source}: {errors.points} held out, {off}")
+    typer.echo(f"{out}: {len(efficiencies.gpus)} GPUs")
