@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streams.commands import shared
-from streams.entry import INTERRUPTED
 
 if TYPE_CHECKING:
     from schemas.catalog import Catalog
@@ -20,6 +19,8 @@ app = typer.Typer()
 profile_app = typer.Typer(no_args_is_help=True, help="Measured performance, which the planner goes by.")
 app.add_typer(profile_app, name="profile", rich_help_panel=PANEL)
 
+INTERRUPTED = 130
+"""As shells have it for Ctrl-C."""
 UNUSABLE = 1
 """Something was measured, and nothing can be made of it."""
 

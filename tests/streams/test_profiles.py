@@ -23,7 +23,7 @@ from solver.library import build_library
 from solver.profiles import Point, Profile, load_profile
 from solver.roofline import Roofline, Slot
 from streams.cli import app
-from streams.entry import INTERRUPTED
+from streams.commands.profiles import INTERRUPTED
 
 HANG_S = 120.0
 BAD_INPUT = 2
@@ -70,7 +70,7 @@ def rows(file: Path) -> list[dict[str, str]]:
 # --- the round trip --------------------------------------------------------------------------------
 async def test_what_is_measured_is_what_the_model_says_once_it_is_imported(url: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
-    loads = ("--concurrency", "1,4", "--rate", "15", "--seconds", "1.5", "--source", "a test")
+    loads = ("--concurrency", "1,4", "--rate", "15", "--seconds", "0.8", "--source", "a test")
     code, out, err = await run("--url", url, *WHAT, *SHORT, *loads, "--out", str(file))
     assert code == 0, err
     assert "1 in flight: " in out
@@ -138,7 +138,7 @@ def _the_library_follows(catalog: Catalog, profile: Profile) -> None:
 
 async def test_a_stop_keeps_what_was_measured(url: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.csv"
-    loads = ("--concurrency", "1,2", "--seconds", "2", "--out", str(file))
+    loads = ("--concurrency", "1,2", "--seconds", "1", "--out", str(file))
     async with running("--url", url, *WHAT, *SHORT, *loads) as process, asyncio.timeout(HANG_S):
         while not file.exists():  # noqa: ASYNC110  the process tells nobody
             await asyncio.sleep(0.02)
