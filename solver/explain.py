@@ -114,7 +114,8 @@ class _Held:
         """Throughput at each batch, whatever forbids it; and where nothing does, 0 elsewhere."""
         r, layers = self.roofline, np.array([float(self.layers)])
         work = r.round(self.slot.gpu, self.slot.tp, batches[:, None])
-        rate, depth = r.reach(self.slot, layers, batches[:, None], work)
+        rate, patience = r.pace(self.slot, layers, work)
+        depth = np.minimum(patience, r.room(self.slot, layers, batches[:, None], work))
         return rate[:, 0], np.where(depth >= self.stages, rate, 0.0)[:, 0]
 
     def best_rate(self, batches: Floats) -> float:

@@ -92,6 +92,7 @@ class Roofline:
         init=False, default_factory=dict, repr=False, compare=False
     )
     _rounds: dict[tuple[str, int], Round] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _rooms: dict[Slot, Floats] = field(init=False, default_factory=dict, repr=False, compare=False)
     _most: dict[tuple[Slot, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,10 +107,6 @@ class Roofline:
     def prefill_s(self, slot: Slot, layers: Values, prompts: Values = 1.0) -> Values:
         """Seconds of prefilling `prompts` mean prompts at once, in as many passes as they need."""
         return self.seconds(slot, layers, self.prefill_step(slot.gpu, slot.tp, prompts))
-
-    def mean_s(self, slot: Slot, layers: Values, batch: Values) -> Values:
-        """Seconds of the mean step of the phase: `both` takes prompts along."""
-        return self.seconds(slot, layers, self.round(slot.gpu, slot.tp, np.asarray(batch)).step)
 
     def seconds(self, slot: Slot, layers: Values, step: Step) -> Values:
         """What a step takes in a slot that holds `layers`."""
@@ -260,23 +257,32 @@ class Roofline:
 
     def rates(self, slot: Slot, stages: Floats) -> Floats:
         """`table` for several numbers of stages: shape (stages, batches, layers)."""
-        work = self._known_round(slot.gpu, slot.tp)
-        rate, depth = self.reach(slot, self.layer_counts, BATCHES[:, None], work)
+        rate, patience = self.pace(slot, self.layer_counts, self._known_round(slot.gpu, slot.tp))
+        depth = np.minimum(patience, self._known_room(slot))
         return np.where(stages[:, None, None] <= depth, rate, 0.0)
 
-    def reach(self, slot: Slot, layers: Floats, batch: Floats, work: Round) -> tuple[Floats, Floats]:
-        """Throughput whatever forbids it, and the largest S for which the stage may be one of S stages.
-
-        S micro-batches share memory and the engine's sequences, S stages share what a request may wait.
-        """
+    def pace(self, slot: Slot, layers: Floats, work: Round) -> tuple[Floats, Floats]:
+        """Throughput, and the largest S for which S such stages keep the promises."""
         mean = self.seconds(slot, layers, work.step)
-        sequences = np.where(batch > 1, self.most_sequences / batch, np.inf)  # one a stage is always let in
-        sequences = np.where(work.tokens <= work.most_tokens, sequences, 0.0)
-        depth = np.minimum(self.memory_depth(slot, layers, batch), sequences)
+        patience: Floats = np.full_like(mean, np.inf)
         for wait in work.waits:
             spent = mean if wait.step is work.step else self.seconds(slot, layers, wait.step)
-            depth = np.minimum(depth, wait.budget_s / spent)
-        return work.done / mean, depth
+            patience = np.minimum(patience, wait.budget_s / spent)
+        return work.done / mean, patience
+
+    def room(self, slot: Slot, layers: Floats, batch: Floats, work: Round) -> Floats:
+        """The largest S for which S micro-batches have room in memory and in the engine."""
+        sequences = np.where(batch > 1, self.most_sequences / batch, np.inf)  # one a stage is always let in
+        sequences = np.where(work.tokens <= work.most_tokens, sequences, 0.0)
+        return np.minimum(self.memory_depth(slot, layers, batch), sequences)
+
+    def _known_room(self, slot: Slot) -> Floats:
+        """That on the grid of batches; what a stage sends takes no room."""
+        key = slot._replace(send_gb_s=0.0)
+        if key not in self._rooms:
+            work = self._known_round(slot.gpu, slot.tp)
+            self._rooms[key] = self.room(slot, self.layer_counts, BATCHES[:, None], work)
+        return self._rooms[key]
 
     @property
     def most_sequences(self) -> float:

@@ -109,7 +109,7 @@ def patient(r: Roofline, times: float) -> Roofline:
         ("kv-space", "decode", {"memory_gb": 28.0}, 32),
         ("latency-budget", "decode", {"bandwidth_gb_s": 420.0, "memory_gb": 400.0}, 32),
         ("link", "prefill", {**PLENTY, "link_gb_s": 1.0}, 32),
-        ("fixed-overhead", "decode", PLENTY, 1),
+        ("fixed-overhead", "decode", PLENTY, 64),
     ],
 )
 def test_the_limit_that_binds_is_named(
