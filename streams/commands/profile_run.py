@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 from agents.files import make_writable, write_atomically
 from agents.load import Load, Tally, run
 from agents.load_endpoint import EndpointError, Target, connect, figures, prepare, version
+from agents.urls import http_url
 from schemas.catalog import Catalog, Phase
 from solver.profile_csv import write
 from solver.shapes import Shape
@@ -27,6 +28,7 @@ class Subject:
 
     model: str
     variant: str
+    """Empty: the model's only one."""
     gpu: str
     tp: int
     pp: int
@@ -47,31 +49,47 @@ class Plan:
     timeout_s: float
     out: Path
 
+    def check(self) -> None:
+        """What can be said of the options without a catalog.
+
+        Raises:
+            ValueError: the option that is wrong, and what was expected.
+        """
+        if self.out.exists():
+            raise ValueError(f"--out: {self.out} exists, expected a new file")
+        if not 0 < len(self.subject.source) <= 200:
+            raise ValueError(f"--source: {self.subject.source[:80]!r}, expected 1 to 200 characters")
+        above_0("--timeout", self.timeout_s)
+        try:
+            http_url(self.target.url)
+        except ValueError as error:
+            raise ValueError(f"--url: {error}") from error
+        _among("--phase", self.subject.phase, get_args(Phase))
+
+    def in_words_of(self, catalog: Catalog) -> "Plan":
+        """The plan with its variant. All names are checked: what took hours shall not be refused then.
+
+        Raises:
+            ValueError: the option that is wrong, and what was expected.
+        """
+        given = self.subject
+        _among("--model", given.model, [model.name for model in catalog.models])
+        model = catalog.model(given.model)
+        variants = {each.name: each for each in model.variants}
+        if not given.variant and len(variants) > 1:
+            raise ValueError(f"--variant: none, expected one of {', '.join(variants)}")
+        variant = given.variant or next(iter(variants))
+        _among("--variant", variant, list(variants))
+        _among("--gpu", given.gpu, variants[variant].gpus)
+        if not Shape(model.architecture, variants[variant]).splits_into(given.tp):
+            raise ValueError(f"--tp: {given.tp}, expected a degree that divides the heads of {model.name}")
+        if given.pp > model.architecture.layers:
+            most = model.architecture.layers
+            raise ValueError(f"--pp: {given.pp}, expected at most the {most} layers of {model.name}")
+        return replace(self, subject=replace(given, variant=variant))
+
 
 # ------------------------------------------------------------------------------------------- what is asked
-
-
-def check(catalog: Catalog, given: Subject, variant: str | None) -> Subject:
-    """The subject with its variant: the model's only one if none is named.
-
-    Raises:
-        ValueError: the option that is wrong, and what was expected; hours of measuring would be refused.
-    """
-    _among("--phase", given.phase, get_args(Phase))
-    _among("--model", given.model, [model.name for model in catalog.models])
-    model = catalog.model(given.model)
-    variants = {each.name: each for each in model.variants}
-    if variant is None and len(variants) > 1:
-        raise ValueError(f"--variant: none, expected one of {', '.join(variants)}")
-    name = variant or next(iter(variants))
-    _among("--variant", name, list(variants))
-    _among("--gpu", given.gpu, variants[name].gpus)
-    if not Shape(model.architecture, variants[name]).splits_into(given.tp):
-        raise ValueError(f"--tp: {given.tp}, expected a degree that divides the heads of {model.name}")
-    if given.pp > model.architecture.layers:
-        most = model.architecture.layers
-        raise ValueError(f"--pp: {given.pp}, expected at most the {most} layers of {model.name}")
-    return replace(given, variant=name)
 
 
 def _among(option: str, name: str, known: Sequence[str]) -> None:
@@ -132,10 +150,8 @@ async def measure(plan: Plan, tell: Callable[[str], None]) -> tuple[list[Row], b
 
     Raises:
         OSError: the file cannot be written.
-        ValueError: the time-out is none.
         EndpointError: nobody answers there, or not with streams that count their tokens.
     """
-    above_0("--timeout", plan.timeout_s)
     make_writable(plan.out.absolute().parent)
     stop, rows = asyncio.Event(), list[Row]()
     for number in (signal.SIGINT, signal.SIGTERM):

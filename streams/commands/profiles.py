@@ -116,27 +116,28 @@ def run(
     """
     from agents.load_endpoint import Target
     from schemas.catalog import load_catalog
-    from streams.commands.profile_run import Plan, Subject, check, loads, measure
+    from streams.commands.profile_run import Plan, Subject, loads, measure
 
+    answered = 1 if phase == "prefill" else output_tokens
     with shared.bad_input():
-        if out.exists():
-            raise ValueError(f"--out: {out} exists, expected a new file")
-        if not 0 < len(source) <= 200:
-            raise ValueError(f"--source: {source[:80]!r}, expected 1 to 200 characters")
-        given = Subject(model, variant or "", gpu, tp, pp, phase, engine, source)
+        plan = Plan(
+            Subject(model, variant or "", gpu, tp, pp, phase, engine, source),
+            Target(url, served_as or model, input_tokens, answered, chat),
+            loads(concurrency, rate, seconds, warmup),
+            api_key,
+            timeout,
+            out,
+        )
+        plan.check()
         catalog = load_catalog(context.obj.catalog)
-        subject = check(catalog, given, variant)
-        answered = 1 if phase == "prefill" else output_tokens
-        target = Target(url, served_as or model, input_tokens, answered, chat)
-        asked = loads(concurrency, rate, seconds, warmup)
-        plan = Plan(subject, target, asked, api_key, timeout, out)
+        plan = plan.in_words_of(catalog)
         rows, interrupted = asyncio.run(measure(plan, typer.echo))
     if rows:
         typer.echo(f"{out}: {len(rows)} points")
         _would_be_refused(out, catalog)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-    if len(rows) < len(asked):
+    if len(rows) < len(plan.loads):
         raise typer.Exit(UNUSABLE)
 
 

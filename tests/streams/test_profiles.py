@@ -32,6 +32,11 @@ WHAT = ("--model", "gpt-oss-20b", "--gpu", "H100", "--served-as", "tiny", "--eng
 SHORT = ("--input-tokens", "60", "--output-tokens", "12", "--warmup", "0.1")
 
 
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
     door = Door.open("tiny", TABLE, "127.0.0.1")
@@ -68,7 +73,9 @@ def rows(file: Path) -> list[dict[str, str]]:
 
 
 # --- the round trip --------------------------------------------------------------------------------
-async def test_what_is_measured_is_what_the_model_says_once_it_is_imported(url: str, tmp_path: Path) -> None:
+async def test_what_is_measured_is_what_the_model_says_once_it_is_imported(
+    url: str, catalog: Catalog, tmp_path: Path
+) -> None:
     file = tmp_path / "mine.csv"
     loads = ("--concurrency", "1,4", "--rate", "15", "--seconds", "0.8", "--source", "a test")
     code, out, err = await run("--url", url, *WHAT, *SHORT, *loads, "--out", str(file))
@@ -87,7 +94,6 @@ async def test_what_is_measured_is_what_the_model_says_once_it_is_imported(url: 
     imported = coral("import", str(file))
     assert imported.exit_code == 0, imported.output
     assert "TPOT measured" in imported.output
-    catalog = load_catalog()
     profile = load_profile([tmp_path / "mine.profile.yaml"], catalog)
     assert profile is not None
     assert f"3 points, digest {profile.digest}" in imported.output
@@ -205,7 +211,7 @@ async def test_a_measurement_that_no_such_gpu_could_give_is_told_at_once(url: st
         (("--timeout", "nan"), "--timeout: nan, expected a finite number above 0"),
         (("--warmup", "-1"), "--warmup: -1.0, expected a finite number of at least 0"),
         (("--source", ""), "--source: '', expected 1 to 200 characters"),
-        (("--url", "here:80"), "'here:80', expected an http or https URL with a host"),
+        (("--url", "here:80"), "--url: 'here:80', expected an http or https URL with a host"),
         (("--url", "http://127.0.0.1:9"), "ClientConnectorError, expected a stream for model 'tiny'"),
     ],
 )
@@ -275,20 +281,22 @@ POINT = Point(
         ({"model": "gpt-9"}, "points.0: gpt-9/mxfp4 is not in the catalog, expected one of "),
     ],
 )
-def test_a_profile_of_another_catalog_is_refused(tmp_path: Path, changed: dict[str, str], said: str) -> None:
+def test_a_profile_of_another_catalog_is_refused(
+    catalog: Catalog, tmp_path: Path, changed: dict[str, str], said: str
+) -> None:
     file = tmp_path / "p.json"
     file.write_text(Profile(points=(POINT.model_copy(update=changed),)).model_dump_json())
     with pytest.raises(ValueError, match=said) as refused:
-        load_profile([file], load_catalog())
+        load_profile([file], catalog)
     assert str(file) in str(refused.value)
 
 
-def test_two_profiles_may_not_have_a_point_in_common(tmp_path: Path) -> None:
+def test_two_profiles_may_not_have_a_point_in_common(catalog: Catalog, tmp_path: Path) -> None:
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file in files:
         file.write_text(Profile(points=(POINT,)).model_dump_json())
     with pytest.raises(ValueError, match="given twice"):
-        load_profile(files, load_catalog())
+        load_profile(files, catalog)
 
 
 def test_settings_name_profiles(tmp_path: Path) -> None:
