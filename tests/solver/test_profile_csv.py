@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.catalog import Catalog
+from schemas.catalog import Catalog, load_catalog
 from solver.profile_csv import COLUMNS, OURS, Problem, ProfileError, read, write
 from solver.profiles import Point
 
@@ -35,6 +35,9 @@ GOOD: dict[str, object] = {
     "mean_tpot_ms": 29.0,
 }
 """Four in flight for 0.4 + 199 x 0.029 = 6.2 s each: 0.65 requests a second."""
+
+
+SHIPPED = load_catalog()
 
 
 def row(**changed: object) -> dict[str, object]:
@@ -177,6 +180,37 @@ def test_seconds_for_milliseconds_and_the_reverse(catalog: Catalog, field: str) 
     found = problem(catalog, **{field: right * 1000})
     assert found.field == field
     assert found.expected.endswith("is it in microseconds?")
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> dict[str, object]:
+    """Rows that could have been measured: throughput follows from times and requests in flight."""
+    ttft_ms, tpot_ms = draw(st.floats(150, 3000)), draw(st.floats(20, 90))
+    clients, completed = draw(st.integers(1, 64)), draw(st.integers(64, 500))
+    throughput = clients * draw(st.floats(0.6, 1.0)) / (ttft_ms + 199 * tpot_ms) * 1000
+    return row(
+        mean_ttft_ms=ttft_ms,
+        mean_tpot_ms=tpot_ms,
+        max_concurrency=clients,
+        completed=completed,
+        total_input_tokens=1024 * completed,
+        total_output_tokens=200 * completed,
+        request_throughput=throughput,
+        duration=completed / throughput,
+    )
+
+
+@given(loads(), st.sampled_from(["mean_ttft_ms", "mean_tpot_ms"]), st.sampled_from([1000.0, 0.001]))
+def test_units_survive_the_way_to_the_file_and_back_and_wrong_ones_never_do(
+    measured: dict[str, float], field: str, factor: float
+) -> None:
+    (point,) = read(text(dict(measured)), "mine.csv", SHIPPED).points
+    assert point.ttft_ms == pytest.approx(measured["mean_ttft_ms"], rel=1e-6)
+    assert point.tpot_ms == pytest.approx(measured["mean_tpot_ms"], rel=1e-6)
+    assert point.request_throughput == pytest.approx(measured["request_throughput"], rel=1e-6)
+    assert (point.input_tokens, point.output_tokens) == (1024, 200)
+    (only,) = problems(text({**measured, field: factor * measured[field]}), SHIPPED)
+    assert only.field == field
 
 
 def test_both_times_in_seconds_are_found_on_a_model_too_small_for_the_hardware_to_tell(
