@@ -6,17 +6,15 @@ All are required, so a misspelt one is a missing one; others are passed over.
 
 import csv
 import io
-import math
-import re
 from collections.abc import Mapping, Sequence
-from datetime import date
 from difflib import get_close_matches
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from schemas.catalog import Catalog, Model, Phase, Variant
 from solver.plausible import Measured, Range, bounds
 from solver.profiles import Point, Profile
 from solver.shapes import Shape
+from solver.strict_csv import Problem, Row, TableError, lines_of
 
 OURS: Mapping[str, str] = {
     "model": "a model of the catalog",
@@ -45,30 +43,9 @@ VLLMS: Mapping[str, str] = {
 COLUMNS: Mapping[str, str] = {**OURS, **VLLMS}
 """Name -> what is expected in it."""
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
-_DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})([-T ].*)?")
 _MOST_FAILED = 0.05
 _SAME_RATE = 0.05
 """By how much `request_throughput` may differ from `completed / duration`."""
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong; lines count from 1, the header's."""
-
-    line: int
-    field: str
-    value: str
-    expected: str
-
-
-class ProfileError(ValueError):
-    """A file that is no profile; its text has one line a problem."""
-
-    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(sorted(problems))
-        super().__init__(
-            "\n".join(f"{name}:{p.line}: {p.field}: {p.value}, expected {p.expected}" for p in self.problems)
-        )
 
 
 def read(data: bytes, name: str, catalog: Catalog) -> Profile:
@@ -78,11 +55,11 @@ def read(data: bytes, name: str, catalog: Catalog) -> Profile:
         name: what errors call the file.
 
     Raises:
-        ProfileError: something is missing, unknown, impossible or given twice.
+        TableError: something is missing, unknown, impossible or given twice.
     """
-    lines = _lines(data, name)
+    lines = lines_of(data, name)
     if not lines:
-        raise ProfileError(name, [Problem(1, "header", "an empty file", f"the columns {', '.join(COLUMNS)}")])
+        raise TableError(name, [Problem(1, "header", "an empty file", f"the columns {', '.join(COLUMNS)}")])
     header, rows = lines[0][1], lines[1:]
     problems = _wrong_in_header(header)
     absent = {problem.field for problem in problems}
@@ -91,7 +68,7 @@ def read(data: bytes, name: str, catalog: Catalog) -> Profile:
     points: list[Point] = []
     seen: dict[tuple[object, ...], int] = {}
     for line, cells in rows:
-        row = _Row(line, header, cells, problems)
+        row = Row(line, header, cells, COLUMNS, problems)
         point = _point(row, catalog)
         if point is None:
             continue
@@ -100,7 +77,7 @@ def read(data: bytes, name: str, catalog: Catalog) -> Profile:
             row.wrong("row", f"the load of line {first} again", "each load once: keep one, or their mean")
         points.append(point)
     if problems:
-        raise ProfileError(name, [p for p in problems if p.line == 1 or p.field not in absent])
+        raise TableError(name, [p for p in problems if p.line == 1 or p.field not in absent])
     return Profile(points=tuple(points))
 
 
@@ -120,28 +97,6 @@ def _cell(value: object) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-# --------------------------------------------------------------------------------------------------- lines
-
-
-def _lines(data: bytes, name: str) -> list[tuple[int, list[str]]]:
-    """(number, cells) of each line that is not blank."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ProfileError(name, [Problem(line, "row", f"byte {error.start}", "UTF-8 text")]) from error
-    rows, began = csv.reader(io.StringIO(text, newline=""), strict=True), 1
-    found = []
-    try:
-        for cells in rows:
-            if cells:
-                found.append((began, [cell.strip() for cell in cells]))
-            began = rows.line_num + 1
-    except csv.Error as error:
-        raise ProfileError(name, [Problem(began, "row", str(error), "CSV with commas")]) from error
-    return found
-
-
 def _wrong_in_header(header: Sequence[str]) -> list[Problem]:
     problems = []
     for column, meaning in COLUMNS.items():
@@ -154,74 +109,10 @@ def _wrong_in_header(header: Sequence[str]) -> list[Problem]:
     return problems
 
 
-class _Row:
-    """A line's cells by column; what is wrong with it goes to `problems`."""
-
-    def __init__(
-        self, line: int, header: Sequence[str], cells: Sequence[str], problems: list[Problem]
-    ) -> None:
-        self.line = line
-        self._problems = problems
-        self._before = len(problems)
-        if len(cells) != len(header):
-            self.wrong("row", f"{len(cells)} cells", f"{len(header)}, as the header has")
-        self._cells = dict(zip(header, cells, strict=False))
-
-    def well(self) -> bool:
-        return len(self._problems) == self._before
-
-    def wrong(self, field: str, value: str, expected: str = "") -> None:
-        self._problems.append(Problem(self.line, field, value, expected or COLUMNS[field]))
-
-    def text(self, field: str, known: Sequence[str] = ()) -> str:
-        value = self._cells.get(field, "")
-        if not 0 < len(value) <= 200 or (known and value not in known):
-            self.wrong(field, repr(value[:80]))
-        return value
-
-    def number(self, field: str, *, may_miss: bool = False) -> float | None:
-        """A finite number above 0; None if it is not, and where it may miss if it does."""
-        value = self._cells.get(field, "")
-        if may_miss and not value:
-            return None
-        number = float(value) if _NUMBER.fullmatch(value) else math.nan
-        if not (math.isfinite(number) and number > 0):
-            self.wrong(field, repr(value[:80]))
-            return None
-        return number
-
-    def whole(self, field: str, least: int) -> int:
-        """A whole number; `4.0`, as some write it, is one."""
-        value = self._cells.get(field, "")
-        number = float(value) if _NUMBER.fullmatch(value) else math.nan
-        if not (math.isfinite(number) and number.is_integer() and number >= least):
-            self.wrong(field, repr(value[:80]))
-            return least
-        return int(number)
-
-    def rate(self, field: str) -> float | None:
-        """As `number`; infinite is as good as none."""
-        endless = self._cells.get(field, "").lower() in {"inf", "infinity"}
-        return None if endless else self.number(field, may_miss=True)
-
-    def day(self, field: str) -> str:
-        """As YYYY-MM-DD."""
-        value = self._cells.get(field, "")
-        parts = _DATE.fullmatch(value)
-        try:
-            return date(*map(int, parts.groups()[:3])).isoformat() if parts else self._no_day(field, value)
-        except ValueError:
-            return self._no_day(field, value)
-
-    def _no_day(self, field: str, value: str) -> str:
-        self.wrong(field, repr(value[:80]))
-        return ""
-
-
 # --------------------------------------------------------------------------------------------------- rows
 
 
-def _point(row: _Row, catalog: Catalog) -> Point | None:
+def _point(row: Row, catalog: Catalog) -> Point | None:
     """The point of a row, or None where something is wrong with it."""
     phase = row.text("phase", known=get_args(Phase))
     completed = row.whole("completed", 1)
@@ -251,7 +142,7 @@ def _point(row: _Row, catalog: Catalog) -> Point | None:
     return point if row.well() else None
 
 
-def _where(row: _Row, catalog: Catalog) -> dict[str, object]:
+def _where(row: Row, catalog: Catalog) -> dict[str, object]:
     """What was measured, as far as the catalog knows it."""
     model_name, variant_name, gpu = row.text("model"), row.text("variant"), row.text("gpu")
     tp, pp = row.whole("tp", 1), row.whole("pp", 1)
@@ -269,14 +160,14 @@ def _where(row: _Row, catalog: Catalog) -> dict[str, object]:
     return {"model": model_name, "variant": variant_name, "gpu": gpu, "tp": tp, "pp": pp}
 
 
-def _check_split(row: _Row, model: Model, variant: Variant, tp: int, pp: int) -> None:
+def _check_split(row: Row, model: Model, variant: Variant, tp: int, pp: int) -> None:
     if not Shape(model.architecture, variant).splits_into(tp):
         row.wrong("tp", str(tp), f"a degree that divides the heads of {model.name}")
     if pp > model.architecture.layers:
         row.wrong("pp", str(pp), f"at most the {model.architecture.layers} layers of {model.name}")
 
 
-def _check_counts(row: _Row, point: Point, completed: int, failed: int, duration: float) -> None:
+def _check_counts(row: Row, point: Point, completed: int, failed: int, duration: float) -> None:
     served = completed / duration
     if abs(point.request_throughput - served) > _SAME_RATE * served:
         expected = f"completed / duration = {served:.4g} requests/s"
@@ -286,7 +177,7 @@ def _check_counts(row: _Row, point: Point, completed: int, failed: int, duration
         row.wrong("failed", str(failed), expected)
 
 
-def _check_times(row: _Row, point: Point, catalog: Catalog, duration: float) -> None:
+def _check_times(row: Row, point: Point, catalog: Catalog, duration: float) -> None:
     """Times that no such hardware could reach, or that contradict the throughput."""
     model = catalog.model(point.model)
     variant = next(v for v in model.variants if v.name == point.variant)

@@ -42,7 +42,8 @@ def import_(
     from agents.files import write_atomically
     from schemas.catalog import load_catalog
     from schemas.performance import load_efficiencies
-    from solver.profile_csv import ProfileError, read
+    from solver.profile_csv import read
+    from solver.strict_csv import TableError
 
     target = file.with_suffix(".profile.yaml") if out is None else out
     with shared.bad_input():
@@ -51,7 +52,7 @@ def import_(
         catalog = load_catalog(context.obj.catalog)
         try:
             profile = read(file.read_bytes(), str(file), catalog)
-        except ProfileError as error:
+        except TableError as error:
             raise shared.refused(str(error)) from error
         _compare(profile, catalog, load_efficiencies(context.obj.efficiencies))
         write_atomically(target, _spelt(profile, as_json=target.suffix == ".json"))
@@ -143,11 +144,12 @@ def run(
 
 def _would_be_refused(out: Path, catalog: "Catalog") -> None:
     """End with the reasons if `coral profile import` would not take the file."""
-    from solver.profile_csv import ProfileError, read
+    from solver.profile_csv import read
+    from solver.strict_csv import TableError
 
     try:
         read(out.read_bytes(), str(out), catalog)
-    except ProfileError as error:
+    except TableError as error:
         typer.echo(f"coral profile import would refuse it:\n{error}", err=True)
         raise typer.Exit(UNUSABLE) from error
 

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.catalog import Catalog, load_catalog
-from solver.profile_csv import COLUMNS, OURS, Problem, ProfileError, read, write
+from solver.profile_csv import COLUMNS, OURS, read, write
 from solver.profiles import Point
+from solver.strict_csv import Problem, TableError
 
 GOOD: dict[str, object] = {
     "model": "qwen3-32b",
@@ -49,7 +50,7 @@ def text(*rows: dict[str, object]) -> bytes:
 
 
 def problems(data: bytes, catalog: Catalog) -> list[Problem]:
-    with pytest.raises(ProfileError) as refused:
+    with pytest.raises(TableError) as refused:
         read(data, "mine.csv", catalog)
     assert str(refused.value).count("\n") == len(refused.value.problems) - 1
     return list(refused.value.problems)
@@ -237,7 +238,7 @@ def test_everything_wrong_is_said_at_once_in_the_order_of_the_lines(catalog: Cat
     bad = text(row(gpu="A1000", mean_ttft_ms="nan"), GOOD, row(tp=0, max_concurrency=8))
     found = problems(bad, catalog)
     assert [(p.line, p.field) for p in found] == [(2, "gpu"), (2, "mean_ttft_ms"), (4, "tp")]
-    lines = str(ProfileError("mine.csv", found)).splitlines()
+    lines = str(TableError("mine.csv", found)).splitlines()
     assert lines[0].startswith("mine.csv:2: gpu: 'A1000', expected one of ")
 
 
@@ -272,7 +273,7 @@ def test_what_is_no_table_is_named(catalog: Catalog, data: bytes, line: int, fie
 def test_no_bytes_do_worse_than_be_refused(data: bytes) -> None:
     empty = Catalog(gpus=(), configurations=(), models=())
     for content in (data, text().splitlines()[0] + b"\n" + data):
-        with pytest.raises(ProfileError):
+        with pytest.raises(TableError):
             read(content, "noise", empty)
 
 
