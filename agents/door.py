@@ -15,7 +15,18 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from agents.elsewhere import CODE, DRAINING, ELSEWHERE, STATUS, InFlight
-from agents.proxy import Answer, Call, Unanswered, asked, error_body, new_runner, new_session, pass_on
+from agents.proxy import (
+    Answer,
+    Call,
+    SlowUpload,
+    Unanswered,
+    asked,
+    error_body,
+    new_runner,
+    new_session,
+    pass_on,
+    whole_body,
+)
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
 """Above any limit that a router would set; a bound on memory only."""
@@ -119,11 +130,13 @@ class Door:
         try:
             async with asyncio.timeout(None) as patience:
                 with self._cuttable(patience) as this:
-                    body = await request.read()
+                    body = await whole_body(request)
                     call = Call(request.method, self._upstream + request.raw_path, request.headers, body)
                     async with asked(self._session, call) as answer:
                         this.answer = answer
                         return (await pass_on(request, answer)).response
+        except SlowUpload as error:
+            return _error(408, str(error))
         except TimeoutError:
             return _error(502, self._cut)
         except Unanswered as error:

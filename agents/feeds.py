@@ -23,8 +23,9 @@ from agents.traces import SHIPPED_TRACES, RequestTrace, StepTrace, read_requests
 from schemas import topics
 from schemas.base import Count, Frozen, Millis, Name
 from schemas.catalog import Catalog, ListPrice, Positive, Whole
-from schemas.events import AvailabilityOffered, Offer, PriceOffered, TelemetrySample
+from schemas.events import AvailabilityOffered, Offer, PriceOffered
 from schemas.problems import Pool
+from schemas.telemetry import TelemetrySample
 from schemas.topics import Topic
 
 Speedup = Annotated[float, Field(ge=1)]

@@ -198,8 +198,10 @@ class Guard:
         pace = self._spec.pace
         self._mirror.say(state="draining")
         if self._probe is not None and self._door is not None:
-            emptying, deadline_s = self._empty(self._door, self._probe), self._spec.node.drain_deadline_s
-            if not await unless(within(emptying, deadline_s), self._alarms(circle)):
+            emptying = within(
+                self._empty(self._door, self._probe), self._rank.instance.drain_deadline_ms / 1000
+            )
+            if not await unless(emptying, self._alarms(circle)):
                 self._door.cut("the drain deadline has passed")
         self._engine.terminate()
         exit_s = pace.head_exit_s if self._rank.head else pace.rank_exit_s

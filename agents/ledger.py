@@ -91,6 +91,8 @@ class Held(Frozen):
     start_s: Rate | None = None
     pull_s: Rate | None = None
     """These four as its engine said when it was up (`agents.engine.Up`)."""
+    drain_deadline_ms: Millis = 600_000
+    """The longest its drain may take, by the plan it was started for."""
     deadline_ms: Millis | None = None
     """When its drain ends by force."""
     stopped: bool = False
@@ -127,6 +129,7 @@ class Start:
 
     attempt: Attempt
     spots: tuple[Spot, ...]
+    drain_deadline_ms: int = 600_000
     verb: Literal["start"] = "start"
 
 
@@ -223,14 +226,18 @@ def _take_up(ledger: Ledger, event: Start | Decline) -> Ledger:
         raise IllegalMoveError(
             f"{event.verb} {instance}/{attempt}: attempt {highest} was taken up here before"
         )
-    reason, refusal = (None, None) if isinstance(event, Start) else (event.reason, event.refusal)
+    if isinstance(event, Start):
+        said: dict[str, object] = {"drain_deadline_ms": event.drain_deadline_ms}
+    else:
+        said = {"reason": event.reason, "refusal": event.refusal}
     new = []
     for spot in event.spots:
         before = ledger.find(spot.key)
         state = _move("absent" if before is None else before.state, event.verb, spot.key)
         assert state != "absent"  # noqa: S101  no move leads from absent to absent
-        place = spot.key._asdict()
-        new.append(Held(**place, devices=spot.devices, state=state, reason=reason, refusal=refusal))
+        new.append(
+            Held.model_validate({**spot.key._asdict(), "devices": spot.devices, "state": state, **said})
+        )
     attempts = {**ledger.attempts, instance: max(attempt, highest)}
     return ledger.model_copy(update={"attempts": attempts, "held": (*ledger.held, *new)})
 

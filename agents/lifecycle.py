@@ -37,8 +37,6 @@ class Means:
     """Of all devices together; they are alike."""
     engine: str | None = None
     """Engine version of this node."""
-    drain_deadline_ms: int = 600_000
-    """The longest a drain may take."""
     until_ms: int | None = None
     """The node ends then (a spot notice, a shutdown): nothing new starts, no drain goes on longer."""
     last_ms: int = 30_000
@@ -62,6 +60,7 @@ class Share:
     attempt: Attempt
     role: Role
     spots: tuple[Spot, ...]
+    drain_deadline_ms: int
     cannot: "Cannot | None"
 
 
@@ -120,6 +119,7 @@ def _share(plan: Plan, instance: Instance, claim: str, me: Means) -> Share:
         Attempt(instance.id, instance.attempt),
         instance.role,
         tuple(Spot(key, rank.device_ids) for key, rank in mine),
+        instance.drain_deadline_ms,
         _cannot_run(plan, instance, me)
         or next((why for key, rank in mine if (why := _cannot_hold(key, rank, me))), None),
     )
@@ -159,7 +159,7 @@ def _taking_up(ledger: Ledger, share: Share, me: Means) -> Start | Decline | str
         return Decline(share.attempt, share.spots, "refuse", share.cannot.reason, share.cannot.refusal)
     if me.leaving or me.until_ms is not None:
         return "this node is about to end"
-    return _in_the_way(ledger.live, share) or Start(share.attempt, share.spots)
+    return _in_the_way(ledger.live, share) or Start(share.attempt, share.spots, share.drain_deadline_ms)
 
 
 def _in_the_way(live: Iterable[Held], share: Share) -> str | None:
@@ -188,7 +188,7 @@ def _ending(
             if held.state == "starting":
                 yield Stop(held.key, f"cancelled: {reason}")
             else:
-                yield Drain(held.key, now_ms + me.drain_deadline_ms, reason)
+                yield Drain(held.key, now_ms + held.drain_deadline_ms, reason)
 
 
 def _why_stop(held: Held, shares: Mapping[Attempt, Share], over: set[Attempt]) -> str | None:

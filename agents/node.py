@@ -40,8 +40,6 @@ class Pace:
     """Times of a node agent, in seconds."""
 
     heartbeat_s: float = 1.0
-    drain_deadline_s: float = 600.0
-    """The longest a drain may take before what is in flight is cut."""
     leave_grace_s: float = 30.0
     """The same for an agent that is told to end (SIGTERM, SIGINT) and whose engines end with it."""
     last_s: float = 30.0
@@ -101,7 +99,6 @@ async def run_node(
             engines,
             _now_ms,
             boot=_boot(outlives),
-            drain_deadline_ms=int(pace.drain_deadline_s * 1000),
             last_ms=int(pace.last_s * 1000),
             sweep=fittings.sweep,
         )

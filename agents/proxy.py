@@ -41,6 +41,8 @@ _NOT_FORWARDED = HOP_BY_HOP | {
 }
 _ERROR_EVENT = b'data: {"error"'
 """How a vLLM whose engine died begins a stream, with status 200."""
+UPLOAD_S = 60.0
+"""The longest that a client may take to send a request; 16 MB in it are 2 Mbit/s."""
 SLOW_BYTES = 64 * 1024
 """Unsent bytes of a body that make its upstream wait."""
 
@@ -170,6 +172,27 @@ def allow_many_connections() -> None:
     """Let this process open as many files as it may: an exchange takes two, and 1,024 is a usual limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class SlowUpload(Exception):
+    """A client that does not send the body it announced."""
+
+    def __init__(self) -> None:
+        super().__init__(f"body: not here within {UPLOAD_S:g} s")
+
+
+async def whole_body(request: web.Request) -> bytes:
+    """The body of a client's request: whoever takes longer holds up a drain.
+
+    Raises:
+        SlowUpload: it is not here in time.
+        aiohttp.web.HTTPRequestEntityTooLarge: it is larger than the server allows.
+    """
+    try:
+        async with asyncio.timeout(UPLOAD_S):
+            return await request.read()
+    except TimeoutError as error:
+        raise SlowUpload from error
 
 
 # --- the exchange ----------------------------------------------------------------------------------

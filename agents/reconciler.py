@@ -51,7 +51,6 @@ class Reconciler:
         clock: Clock,
         *,
         boot: str,
-        drain_deadline_ms: int,
         last_ms: int = 30_000,
         sweep: Sweep = nothing_to_sweep,
     ) -> None:
@@ -69,7 +68,6 @@ class Reconciler:
             devices=identity.devices,
             memory_gb=identity.memory_gb,
             engine=identity.engine,
-            drain_deadline_ms=drain_deadline_ms,
             last_ms=last_ms,
         )
         self._ledger = Ledger()

@@ -42,6 +42,14 @@ class Ask:
     fields: dict[str, Any]
     raw: bytes
 
+    @property
+    def answers(self) -> int:
+        """How many it asks for: `n` to each of its prompts. What engines will not take counts as one."""
+        prompts = self.fields.get("prompt")
+        each = self.fields.get("n")
+        several = len(prompts) if isinstance(prompts, list) and prompts and _is_text(prompts[0]) else 1
+        return several * (each if isinstance(each, int) and each > 0 else 1)
+
     def beginnings(self, slo_class: str) -> Beginnings:
         """How its prompt begins, for the instances of this class."""
         conversation = self.fields.get("prompt_cache_key")
@@ -102,6 +110,11 @@ def parse(raw: bytes) -> Ask:
         fields=fields,
         raw=raw,
     )
+
+
+def _is_text(prompt: object) -> bool:
+    """Whether it is a prompt and not the first token of one."""
+    return isinstance(prompt, str | list)
 
 
 def _expect(fields: dict[str, Any], name: str, kind: Any) -> None:

@@ -14,7 +14,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from agents.elsewhere import InFlight
-from agents.proxy import new_session
+from agents.proxy import SlowUpload, new_session, whole_body
 from agents.router_ask import Ask, BadRequest, parse
 from agents.router_exchange import STARTING_S, Desk, Exchange, Refused
 from agents.router_metrics import Promises, RouterMetrics
@@ -79,7 +79,7 @@ class RouterDoor:
         tallies, samples = self._counting.close(at_ms, self.routes.kinds)
         self.outbox.put(samples, at_ms)
         self.metrics.count(tallies)
-        self._promises.close(at_ms)
+        self._promises.count(tallies, at_ms)
 
     # --- requests ----------------------------------------------------------------------------------
     async def _health(self, request: web.Request) -> web.Response:  # noqa: ARG002
@@ -136,7 +136,9 @@ class RouterDoor:
         if encoding != "identity":
             raise Refused(415, f"Content-Encoding: {encoding!r}, expected none")
         try:
-            return parse(await request.read())
+            return parse(await whole_body(request))
+        except SlowUpload as error:
+            raise Refused(408, str(error)) from error
         except web.HTTPRequestEntityTooLarge as error:
             limit = self.app._client_max_size
             message = f"body: larger than {limit} bytes, the most that is taken here"

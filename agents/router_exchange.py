@@ -265,10 +265,11 @@ class Exchange:
         ttft_ms = tpot_ms = None
         if end_s is not None and self._first_s:
             ttft_ms = 1000 * (self._first_s - self._began_s)
-            if usage.output_tokens > 1:
-                tpot_ms = 1000 * (end_s - self._first_s) / (usage.output_tokens - 1)
-        self._tally.finish(usage, tpot_ms)
-        self._desk.promises.judge(self._kind, usage.input_tokens, ttft_ms, tpot_ms)
+            of_one = usage.output_tokens / self._ask.answers  # they come side by side
+            if of_one > 1:
+                tpot_ms = 1000 * (end_s - self._first_s) / (of_one - 1)
+        verdicts = self._desk.promises.verdicts(self._kind, usage.input_tokens, ttft_ms, tpot_ms)
+        self._tally.finish(usage, tpot_ms, verdicts)
 
 
 def _whole(answer: Answer) -> dict[str, str]:

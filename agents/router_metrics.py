@@ -148,22 +148,27 @@ class Promises:
             registry=registry,
         )
 
-    def judge(self, kind: Kind, prompt_tokens: int, ttft_ms: float | None, tpot_ms: float | None) -> None:
-        """Hold a finished request against what was promised."""
+    def verdicts(
+        self, kind: Kind, prompt_tokens: int, ttft_ms: float | None, tpot_ms: float | None
+    ) -> dict[str, bool]:
+        """Whether a finished request kept what was promised, by objective."""
         level = self._levels.get(kind)
         if level is None:
-            return
-        for name, objectives, value in (("ttft", level.ttft, ttft_ms), ("tpot", level.tpot, tpot_ms)):
-            if value is None:
-                continue
-            for objective in _for_prompt(objectives, prompt_tokens):
-                label = f"{name}_p{objective.percentile:g}_{objective.ms:g}ms"
-                kept = self._windows.setdefault((*kind, label), _Kept())
-                kept.met += value <= objective.ms
-                kept.all += 1
+            return {}
+        return {
+            f"{name}_p{objective.percentile:g}_{objective.ms:g}ms": value <= objective.ms
+            for name, objectives, value in (("ttft", level.ttft, ttft_ms), ("tpot", level.tpot, tpot_ms))
+            if value is not None
+            for objective in _for_prompt(objectives, prompt_tokens)
+        }
 
-    def close(self, now_ms: int) -> None:
-        """Tell the window that has ended, if one has."""
+    def count(self, tallies: Tallies, now_ms: int) -> None:
+        """Add what happened in a second, and tell the window that has ended, if one has."""
+        for (_, kind), tally in tallies.items():
+            for label, judged in tally.judged.items():
+                kept = self._windows.setdefault((*kind, label), _Kept())
+                kept.met += tally.met[label]
+                kept.all += judged
         if now_ms < self._end_ms:
             return
         self._end_ms = now_ms - now_ms % WINDOW_MS + WINDOW_MS

@@ -8,16 +8,16 @@ this.
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agents.bus import Bus
 from agents.router_stream import Usage
 from agents.routing import Kind
 from schemas import topics
-from schemas.events import TelemetrySample
 from schemas.sketch import Sketch
+from schemas.telemetry import Attained, TelemetrySample
 
 SECOND_MS = 1000
 KEPT_MS = 120_000
@@ -44,14 +44,24 @@ class Tally:
     output_tokens: int = 0
     ttft_ms: list[float] = field(default_factory=list)
     tpot_ms: list[float] = field(default_factory=list)
+    judged: Counter[str] = field(default_factory=Counter)
+    met: Counter[str] = field(default_factory=Counter)
+    """Both by objective."""
 
-    def finish(self, usage: Usage, tpot_ms: float | None) -> None:
+    def finish(self, usage: Usage, tpot_ms: float | None, verdicts: Mapping[str, bool]) -> None:
+        """Count a request that was answered.
+
+        Args:
+            verdicts: whether it kept each objective it was held against.
+        """
         self.finished += 1
         self.input_tokens += usage.input_tokens
         self.cached_tokens += usage.cached_tokens
         self.output_tokens += usage.output_tokens
         if tpot_ms is not None:
             self.tpot_ms.append(tpot_ms)
+        self.judged.update(list(verdicts))
+        self.met.update(name for name, kept in verdicts.items() if kept)
 
 
 Tallies = dict[tuple[str, Kind], Tally]
@@ -107,6 +117,10 @@ class Counting:
             output_tokens=tally.output_tokens,
             ttft_ms=Sketch.of(tally.ttft_ms),
             tpot_ms=Sketch.of(tally.tpot_ms),
+            attained=tuple(
+                Attained(objective=name, met=tally.met[name], judged=judged)
+                for name, judged in sorted(tally.judged.items())
+            ),
         )
 
 

@@ -22,9 +22,9 @@ from agents.router_telemetry import Outbox, next_second_s
 from agents.urls import http_url
 from agents.vllm_metrics import Differences, NoVllm, Reading, merged, read
 from schemas.catalog import Phase
-from schemas.events import TelemetrySample
 from schemas.plans import Plan
 from schemas.settings import KafkaSettings
+from schemas.telemetry import TelemetrySample
 
 log = logging.getLogger(__name__)
 

@@ -53,8 +53,6 @@ class VllmNode(Frozen):
     """KV cache of one device; where it is None, vLLM takes a share of the device's memory."""
     stuck_after_s: Positive = 120.0
     """vLLM gives up on a step after so long."""
-    drain_deadline_s: Positive = 600.0
-    """After SIGTERM, open requests may finish for so long."""
 
 
 class Launch(Frozen):
@@ -81,7 +79,12 @@ def launch(
     """
     argv = [str(node.command), "serve", str(model), *_arguments(node, spec)]
     argv += ["--device-ids", ",".join(map(str, spec.rank.device_ids)), *_memory(node, spec)]
-    argv += ["--shutdown-timeout", str(math.ceil(node.drain_deadline_s)), "--uvicorn-log-level", "warning"]
+    argv += [
+        "--shutdown-timeout",
+        str(math.ceil(spec.instance.drain_deadline_ms / 1000)),
+        "--uvicorn-log-level",
+        "warning",
+    ]
     if (stages := len(spec.instance.stages)) > 1:
         argv += ["--nnodes", str(stages), "--node-rank", str(spec.key.stage)]
         argv += ["--master-addr", _head_address(spec), "--master-port", str(master_port)]

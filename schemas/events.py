@@ -1,4 +1,4 @@
-"""What happened: every message on every topic but the plans.
+"""What happened: every message on every topic but the plans and telemetry (`schemas.telemetry`).
 
 Topic by topic, in the order in which one telemetry event travels (house.md, "Topics"). Times are
 milliseconds since the epoch; a name ending in `_ms` is a time or a span, never a rate.
@@ -15,44 +15,6 @@ from schemas.problems import Answer, Pool
 from schemas.sketch import Sketch
 
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
-
-
-# --- coral.telemetry: routers and scrapers -> fold -------------------------------------------------
-class TelemetrySample(Frozen):
-    """What one source saw of one (model, SLO class) in one interval; explicit zeros are said.
-
-    `offered` counts every arrival: served, queued and refused. Output tokens are those of requests
-    that finished in the interval. `input_tokens` includes the cached ones.
-    """
-
-    source: Name
-    tenant: Name = "default"
-    model: Name
-    slo_class: Name
-    at_ms: Millis
-    """Start of the interval, event time."""
-    interval_ms: Positive = 1000
-    offered: Count
-    refused: Count = 0
-    finished: Count = 0
-    input_tokens: Count = 0
-    cached_input_tokens: Count = 0
-    output_tokens: Count = 0
-    ttft_ms: Sketch = Sketch()
-    tpot_ms: Sketch = Sketch()
-
-    @model_validator(mode="after")
-    def _parts_do_not_exceed_wholes(self) -> Self:
-        if self.refused > self.offered:
-            raise ValueError(f"refused: {self.refused} exceeds offered {self.offered}")
-        if self.cached_input_tokens > self.input_tokens:
-            raise ValueError("cached_input_tokens: exceeds input_tokens")
-        return self
-
-    @property
-    def id(self) -> str:
-        """The same sample sent twice has the same id."""
-        return f"{self.source}/{self.tenant}/{self.model}/{self.slo_class}/{self.at_ms}"
 
 
 # --- coral.availability, coral.prices: feeds and provisioner -> fold -------------------------------

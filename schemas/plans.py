@@ -83,6 +83,8 @@ class Instance(Frozen):
     """host:port of its `/v1` door, while it is ready."""
     verified: bool | None = None
     """Whether its answers passed the reference check; None while it is not ready."""
+    drain_deadline_ms: Millis = 600_000
+    """The longest that its drain waits for open answers before it cuts them."""
 
     @property
     def claims(self) -> frozenset[str]:

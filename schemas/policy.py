@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import Frozen, Millis, Name
 from schemas.catalog import Phase, Positive
+from schemas.problems import Service
 
 Factor = Annotated[float, Field(ge=1)]
 
@@ -53,6 +54,8 @@ class ServedClass(Frozen):
     mean_output_tokens: Positive
     startup_s: Positive = 300.0
     """Assumed time from start to ready; K is this over the adjustment interval."""
+    drain_deadline_ms: Millis | None = None
+    """The longest that a drain waits for open answers; None is the policy's."""
     headroom: tuple[HeadroomCurve, ...] = ()
     """By phase; a phase without one (head-room off, or a log older than head-room) has the factor 1."""
 
@@ -114,7 +117,7 @@ class CorePolicy(Frozen):
     start_deadline_ms: Millis = 1_800_000
     """An instance that is not ready after so long is ended and tried again."""
     drain_deadline_ms: Millis = 600_000
-    """A drain that is not over after so long is an alert; a minute later its nodes are given back."""
+    """A drain that is not over after so long is cut and told; a minute later its nodes are given back."""
     pull_slots: Annotated[int, Field(ge=1)] = 4
     """Nodes of one region that may pull weights at the same time."""
     unfit_ms: Millis = 600_000
@@ -126,3 +129,9 @@ class CorePolicy(Frozen):
     republish_ms: Millis = 60_000
     coalesce_ms: Millis = 250
     """Least time between two plans of one roll-out: steps that come together go out together."""
+
+    def drain_deadline_of(self, service: Service) -> int:
+        """The longest drain of an instance of this service, in ms; it may be served no more."""
+        kind = service.model, service.slo_class
+        own = (s.drain_deadline_ms for s in self.served if (s.model, s.slo_class) == kind)
+        return next((ms for ms in own if ms is not None), self.drain_deadline_ms)

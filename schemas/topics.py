@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from schemas import events
+from schemas import events, telemetry
 from schemas.base import Frozen
 from schemas.plans import Plan
 
@@ -41,7 +41,7 @@ class Topic:
 
 
 TELEMETRY = Topic(
-    "telemetry", "model", 8, 6 * HOUR_MS, "routers, scrapers -> fold", (events.TelemetrySample,)
+    "telemetry", "model", 8, 6 * HOUR_MS, "routers, scrapers -> fold", (telemetry.TelemetrySample,)
 )
 AVAILABILITY = Topic(
     "availability",

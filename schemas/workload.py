@@ -75,3 +75,5 @@ class ServiceLevel(Frozen):
     ttft: tuple[Objective, ...] = Field(min_length=1)
     tpot: tuple[Objective, ...] = Field(min_length=1)
     workload: Workload
+    drain_deadline_s: Positive | None = None
+    """The longest that a drain waits for open answers; None is the policy's."""

@@ -77,6 +77,7 @@ def policy_of(settings: Settings, catalog: Catalog) -> CorePolicy:
             slo_class=slo_class,
             mean_input_tokens=level.workload.mean_input_tokens,
             mean_output_tokens=level.workload.mean_output_tokens,
+            drain_deadline_ms=None if (s := level.drain_deadline_s) is None else round(1000 * s),
         )
         for (model, slo_class), level in levels.items()
     )

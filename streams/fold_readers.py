@@ -14,15 +14,9 @@ from faust.types import TP
 
 from schemas import codec, topics
 from schemas.base import Frozen
-from schemas.events import (
-    AvailabilityOffered,
-    ControlEvent,
-    DemandClosed,
-    Heartbeat,
-    PriceOffered,
-    TelemetrySample,
-)
+from schemas.events import AvailabilityOffered, ControlEvent, DemandClosed, Heartbeat, PriceOffered
 from schemas.settings import FoldSettings
+from schemas.telemetry import TelemetrySample
 from schemas.topics import Topic
 from streams.core.fold_fleet import FleetPartition
 from streams.core.fold_offers import OfferBook

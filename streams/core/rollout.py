@@ -139,7 +139,7 @@ def _in_the_way(state: State, victims: list[InstanceState]) -> InstanceState | N
 
 def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
     """Law 3: once everything ended, the next attempt, another place, or nothing."""
-    stuck_ms = state.now_ms - instance.role_since_ms - policy.drain_deadline_ms
+    stuck_ms = state.now_ms - instance.role_since_ms - policy.drain_deadline_of(instance.service)
     if not has_ended(instance, said, planned=is_whole(state, instance)) and stuck_ms < STUCK_MS:
         return
     if instance.failed is None or not instance.wanted:
@@ -209,5 +209,5 @@ def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
     return {
         f"InstanceStuck:{i.id}": f"{i.id} drains for {(state.now_ms - i.role_since_ms) // 1000} s"
         for i in state.instances.values()
-        if i.role == "draining" and state.now_ms - i.role_since_ms >= policy.drain_deadline_ms
+        if i.role == "draining" and state.now_ms - i.role_since_ms >= policy.drain_deadline_of(i.service)
     }

@@ -47,7 +47,7 @@ def _instances(state: State, policy: CorePolicy) -> list[int]:
             if i.role == "starting"
         ),
         *(
-            i.role_since_ms + policy.drain_deadline_ms + extra
+            i.role_since_ms + policy.drain_deadline_of(i.service) + extra
             for i in draining
             for extra in (0, rollout.STUCK_MS)
         ),

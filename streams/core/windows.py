@@ -15,9 +15,10 @@ and above `MAX_OPEN_SAMPLES` the oldest window is closed early, which makes its 
 
 from dataclasses import dataclass, field
 
-from schemas.events import DemandClosed, TelemetrySample
+from schemas.events import DemandClosed
 from schemas.settings import FoldSettings
 from schemas.sketch import Sketch
+from schemas.telemetry import TelemetrySample
 
 MAX_LAG_MS = 180_000
 """Longer than a producer keeps what it cannot deliver (120 s): a source whose samples reach the broker later

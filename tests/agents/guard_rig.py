@@ -48,7 +48,6 @@ class Host:
                 platform="cpu",
                 device_memory_gb=24.0,
                 stuck_after_s=3.0,
-                drain_deadline_s=30.0,
             ),
             weights=Weights(models={"tiny": self.model}, cache=path / "cache"),
             keys=path / KEYS,

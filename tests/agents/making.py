@@ -33,7 +33,12 @@ def rank(claim: str = "c1", device: int = 0, memory_gb: float = 10.0, tp: int = 
 
 
 def instance(
-    name: str, *ranks: Rank, attempt: int = 1, role: Role = "serving", of: Template | None = None
+    name: str,
+    *ranks: Rank,
+    attempt: int = 1,
+    role: Role = "serving",
+    of: Template | None = None,
+    drain_deadline_ms: int = 600_000,
 ) -> Instance:
     """An instance with one stage a rank."""
     ranks = ranks or (rank(),)
@@ -46,6 +51,7 @@ def instance(
         service=Service(model="tiny", slo_class="chat"),
         pool=POOL,
         stages=tuple(Stage(index=i, first_layer=2 * i, layers=2, ranks=(r,)) for i, r in enumerate(ranks)),
+        drain_deadline_ms=drain_deadline_ms,
     )
 
 

@@ -15,10 +15,10 @@ from agents.proxy import new_runner
 from agents.router_door import RouterDoor
 from agents.routing import Kind
 from schemas.catalog import Phase, ServiceLevel
-from schemas.events import TelemetrySample
 from schemas.plans import Instance, Plan
 from schemas.problems import LatencyTable, Service
 from schemas.settings import RouterSettings
+from schemas.telemetry import TelemetrySample
 from tests.agents.making import instance, plan, rank, template
 
 Mood = Literal[

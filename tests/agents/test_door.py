@@ -10,6 +10,7 @@ from typing import TypeVar
 import aiohttp
 import pytest
 
+from agents import proxy
 from agents.door import Door
 from tests.agents.upstreams import EVENTS, Upstream
 
@@ -257,4 +258,17 @@ async def test_a_client_that_does_not_read_holds_up_no_end(upstream: Upstream) -
     await until(lambda: upstream.seen)
     await asyncio.sleep(0.2)  # until no buffer takes any more
     await within(door.close())
+    writer.close()
+
+
+async def test_an_upload_that_stalls_does_not_hold_up_a_drain(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "UPLOAD_S", 0.2)
+    host, _, port = door.endpoint.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    await until(lambda: door.in_flight == 1)
+    await within(door.drain())
+    assert (await within(reader.readline())).startswith(b"HTTP/1.1 408 ")
     writer.close()

@@ -37,8 +37,9 @@ from agents.traces import (
 from agents.traces import share as times_played
 from schemas.base import Frozen
 from schemas.catalog import load_catalog
-from schemas.events import AvailabilityOffered, PriceOffered, TelemetrySample
+from schemas.events import AvailabilityOffered, PriceOffered
 from schemas.problems import Pool
+from schemas.telemetry import TelemetrySample
 from schemas.topics import Topic
 
 CATALOG = load_catalog()

@@ -79,9 +79,8 @@ async def test_a_drain_finishes_streams_and_sends_latecomers_elsewhere(hosts: li
 
 
 async def test_a_drain_ends_at_its_deadline(hosts: list[Host]) -> None:
-    node = hosts[0].guards.node.model_copy(update={"drain_deadline_s": 1.0})
-    hosts[0].guards = hosts[0].guards.model_copy(update={"node": node})
     running = Running(hosts[:1])
+    running.instance = running.instance.model_copy(update={"drain_deadline_ms": 1_000})
     (up,) = await running.up()
     assert up.endpoint is not None
     stream = Stream(up.endpoint, 100_000)

@@ -30,7 +30,7 @@ from schemas.events import Refusal
 from schemas.plans import Plan
 from tests.agents.making import instance, plan, rank, template
 
-ME = Means("n1", devices=4, memory_gb=96.0, engine="e-1", drain_deadline_ms=600_000, last_ms=2_000)
+ME = Means("n1", devices=4, memory_gb=96.0, engine="e-1", last_ms=2_000)
 KEY = RankKey("i1", 1, 0, 0)
 
 
@@ -147,6 +147,17 @@ def test_only_the_drain_deadline_kills() -> None:
     assert node.follow(wish).actions == ()
     node.see(Gone(KEY))
     assert node.ledger.held[0].reason == "killed at its drain deadline"
+
+
+def test_the_deadline_is_the_services_even_once_no_plan_names_it() -> None:
+    node = Node()
+    node.follow(plan(1, instance("i1", drain_deadline_ms=30_000)))
+    node.see(Ready(KEY))
+    node.follow(plan(2))
+    node.now_ms = 29_999
+    assert node.follow(plan(2)).actions == ()
+    node.now_ms = 30_000
+    assert node.follow(plan(2)).actions == (Stop(KEY, "killed at its drain deadline"),)
 
 
 def test_a_drain_is_not_taken_back() -> None:

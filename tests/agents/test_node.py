@@ -38,9 +38,7 @@ class Bench:
         self.node = self.reconciler("b1")
 
     def reconciler(self, boot: str) -> Reconciler:
-        return Reconciler(
-            IDENTITY, self.state, self._engine, lambda: self.now_ms, boot=boot, drain_deadline_ms=1_000
-        )
+        return Reconciler(IDENTITY, self.state, self._engine, lambda: self.now_ms, boot=boot)
 
     def _engine(self) -> SimulatedEngine:
         self.engines.append(self.kind(time_scale=0.1, linger_s=0.0))
@@ -231,7 +229,7 @@ async def test_a_disk_that_fails_ends_the_agent(bench: Bench, monkeypatch: pytes
 
 
 async def test_the_drain_deadline_kills(bench: Bench) -> None:
-    bench.node.accept(plan(1, instance("i1")))
+    bench.node.accept(plan(1, instance("i1", drain_deadline_ms=1_000)))
     (ready,) = await bench.until("ready")
     assert ready.endpoint is not None
     host, _, port = ready.endpoint.partition(":")
@@ -329,7 +327,7 @@ def test_the_ledger_is_on_disk_before_an_engine_is_made(tmp_path: Path) -> None:
             found.append(StateDir(tmp_path).read_ledger())
 
     async def scenario(look: Callable[[], SimulatedEngine]) -> None:
-        node = Reconciler(IDENTITY, StateDir(tmp_path), look, lambda: 0, boot="b", drain_deadline_ms=1_000)
+        node = Reconciler(IDENTITY, StateDir(tmp_path), look, lambda: 0, boot="b")
         await node.begin()
         node.accept(plan(1, instance("i1")))
         await asyncio.wait_for(node.end(), HANG_S)

@@ -62,7 +62,6 @@ class World:
             self.machine.engine,
             lambda: 0,
             boot="b",
-            drain_deadline_ms=1_000,
             sweep=self.machine.sweep,
         )
         await self._live(self.node.begin())

@@ -374,9 +374,13 @@ async def test_metrics_tell_what_became_of_requests_and_which_promises_were_kept
     async with routed(e(), levels={("tiny", "chat"): LEVEL}) as rig:
         await rig.ask(stream=True)
         await asyncio.sleep(0.01)
-        rig.door.close_second()
+        (told,) = [s for s in rig.samples() if s.finished]
         async with rig.client.get(f"{rig.url}/metrics") as answer:
             text = await answer.text()
+    assert {a.objective: (a.met, a.judged) for a in told.attained} == {
+        "ttft_p95_60000ms": (1, 1),
+        "tpot_p90_1e-06ms": (0, 1),
+    }
     assert 'coral_router_requests_total{model="tiny",outcome="finished",slo_class="chat"} 1.0' in text
     assert 'coral_router_tokens_total{kind="cached",model="tiny",slo_class="chat"} 4.0' in text
     kept = 'coral_router_slo_attainment{model="tiny",objective="ttft_p95_60000ms",slo_class="chat"} 1.0'

@@ -8,7 +8,7 @@ from aiokafka.errors import KafkaError
 
 from agents.router_stream import Usage
 from agents.router_telemetry import KEPT_MS, LONGEST_MS, Counting, Outbox, next_second_s
-from schemas.events import TelemetrySample
+from schemas.telemetry import TelemetrySample
 
 CHAT = ("m", "chat")
 BATCH = ("m", "batch")
@@ -37,7 +37,7 @@ def test_a_second_is_told_and_begun_anew() -> None:
     counting = Counting("r", 400)
     tally = counting.of("acme", CHAT)
     tally.offered = 2
-    tally.finish(Usage(10, 4, 6), 20.0)
+    tally.finish(Usage(10, 4, 6), 20.0, {"ttft_p95_100ms": True, "tpot_p95_10ms": False})
     _, samples = counting.close(1000, [CHAT, BATCH])
     assert [(s.tenant, s.slo_class, s.at_ms, s.interval_ms) for s in samples] == [
         ("acme", "chat", 400, 600),
@@ -46,6 +46,10 @@ def test_a_second_is_told_and_begun_anew() -> None:
     told = samples[0]
     assert (told.offered, told.finished, told.input_tokens) == (2, 1, 10)
     assert (told.cached_input_tokens, told.output_tokens, told.tpot_ms.count) == (4, 6, 1)
+    assert [(a.objective, a.met, a.judged) for a in told.attained] == [
+        ("tpot_p95_10ms", 0, 1),
+        ("ttft_p95_100ms", 1, 1),
+    ]
     _, again = counting.close(2000, [CHAT])
     assert [(s.tenant, s.at_ms, s.offered) for s in again] == [("default", 1000, 0)]
 

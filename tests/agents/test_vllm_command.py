@@ -21,7 +21,6 @@ CPU = VllmNode(
     device_memory_gb=8.0,
     kv_cache_bytes=64 << 20,
     stuck_after_s=10.5,
-    drain_deadline_s=60.0,
 )
 CUDA = CPU.model_copy(update={"platform": "cuda", "device_memory_gb": 24.0, "kv_cache_bytes": None})
 TWO: list[Place] = [("c1", (0,)), ("c2", (2,))]
@@ -42,7 +41,7 @@ def test_one_stage_needs_no_other_machine() -> None:
     assert value(one, "--served-model-name") == "tiny"
     assert value(one, "--device-ids") == "1"
     assert (value(one, "--host"), value(one, "--port")) == ("127.0.0.1", "8001")
-    assert value(one, "--shutdown-timeout") == "60"
+    assert value(one, "--shutdown-timeout") == "600"
     assert not {"--nnodes", "--master-addr", "--headless", "--distributed-executor-backend"} & {*one.argv}
     assert "VLLM_PP_LAYER_PARTITION" not in one.environment
 

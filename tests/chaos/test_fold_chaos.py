@@ -23,6 +23,7 @@ from agents.bus import Bus
 from schemas import codec, topics
 from schemas.events import DemandClosed
 from schemas.settings import Settings
+from schemas.telemetry import TelemetrySample
 from tests.kafka.fold_rig import (
     Worker,
     bus_with_topics,
@@ -67,11 +68,15 @@ class Truth:
 async def send_steadily(bus: Bus, truth: Truth) -> None:
     """Ten samples a second of every model and source, event times jittered within the lateness.
 
-    It does not wait for the broker: what is sent while that is away arrives when it is back.
+    It does not wait for the broker: what is said while that is away arrives when it is back, in order. (A
+    producer whose batch is full lets a newcomer pass those that wait for the next one, and fold takes what
+    was passed for late.)
     """
     chance = random.Random(1)
     ids: set[tuple[str, str, int]] = set()
-    async with asyncio.TaskGroup() as sending:
+    said: asyncio.Queue[TelemetrySample] = asyncio.Queue()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_send_in_order(bus, said))
         while True:
             for model, source in itertools.product(MODELS, SOURCES):
                 at_ms = now_ms() - chance.randint(0, LATENESS_MS - 100)
@@ -80,8 +85,16 @@ async def send_steadily(bus: Bus, truth: Truth) -> None:
                 ids.add((model, source, at_ms))
                 one = sample(model=model, source=source, at_ms=at_ms, offered=chance.randint(0, 5))
                 truth.sent[model, at_ms - at_ms % WINDOW_MS] += one.offered
-                sending.create_task(bus.send(topics.TELEMETRY, one, key=model))
+                said.put_nowait(one)
             await asyncio.sleep(0.1)
+
+
+async def _send_in_order(bus: Bus, said: asyncio.Queue[TelemetrySample]) -> None:
+    while True:
+        batch = [await said.get()]
+        while not said.empty():
+            batch.append(said.get_nowait())
+        await asyncio.gather(*(bus.send(topics.TELEMETRY, one, key=one.model) for one in batch))
 
 
 async def follow(control: AIOKafkaConsumer, truth: Truth) -> None:

@@ -19,8 +19,9 @@ from aiokafka import AIOKafkaProducer
 from agents.bus import Bus, client_args, read_to_end
 from agents.local_process import TAG
 from schemas import codec, topics
-from schemas.events import DeadLetter, TelemetrySample
+from schemas.events import DeadLetter
 from schemas.settings import Settings
+from schemas.telemetry import TelemetrySample
 
 REPO = Path(__file__).resolve().parents[2]
 HANG_S = 150.0

@@ -22,11 +22,11 @@ from schemas.events import (
     NodeSilent,
     Offer,
     PriceOffered,
-    TelemetrySample,
     Tick,
 )
 from schemas.policy import CorePolicy
 from schemas.problems import Pool
+from schemas.telemetry import TelemetrySample
 from schemas.topics import Topic
 from tests.agents.making import plan as small_plan
 from tests.e2e.fleet import (

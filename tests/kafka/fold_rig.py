@@ -17,8 +17,9 @@ from agents.admin import create_topics
 from agents.bus import Bus, client_args, read_to_end
 from schemas import codec, topics
 from schemas.base import Frozen
-from schemas.events import DeadLetter, TelemetrySample
+from schemas.events import DeadLetter
 from schemas.settings import FoldSettings, KafkaSettings, Settings
+from schemas.telemetry import TelemetrySample
 
 HANG_S = 60.0
 """Longer without any record, and something hangs."""

@@ -13,9 +13,10 @@ import aiohttp
 
 from agents.bus import reading
 from schemas import codec, topics
-from schemas.events import Heartbeat, TelemetrySample
+from schemas.events import Heartbeat
 from schemas.plans import Instance, Plan, Role
 from schemas.problems import LatencyTable
+from schemas.telemetry import TelemetrySample
 from tests.agents.making import instance, plan, rank, template
 from tests.kafka.node_rig import HANG_S, World
 from tests.kafka.stream_clients import Ended

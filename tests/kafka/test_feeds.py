@@ -10,9 +10,10 @@ from agents.bus import Bus, read_to_end
 from agents.feeds import Availability, FeedPlan, Prices, Supply, Traffic, run_feeds
 from schemas import codec, topics
 from schemas.catalog import load_catalog
-from schemas.events import AvailabilityOffered, PriceOffered, TelemetrySample
+from schemas.events import AvailabilityOffered, PriceOffered
 from schemas.problems import Pool
 from schemas.settings import load_settings
+from schemas.telemetry import TelemetrySample
 
 pytestmark = pytest.mark.kafka
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from schemas import codec, topics
 from schemas.base import MAX_INT
-from schemas.events import PriceOffered, TelemetrySample
+from schemas.events import PriceOffered
 from schemas.sketch import ACCURACY, Sketch
+from schemas.telemetry import TelemetrySample
 
 SAMPLE = TelemetrySample(
     source="r1", model="m", slo_class="chat", at_ms=5, offered=3, ttft_ms=Sketch.of([1.0, 2.5, 0.0])

@@ -77,6 +77,19 @@ def test_a_drain_that_never_ends_is_told_and_its_nodes_are_given_back() -> None:
     assert len(world.plans[-1].claims) == 1
 
 
+def test_a_class_has_a_drain_deadline_of_its_own() -> None:
+    (served,) = policy().served
+    own = served.model_copy(update={"drain_deadline_ms": 60_000})
+    world = World(policy(served=(own,), scale_down_after_ms=10_000))
+    world.offer(EAST, 1.0, 4)
+    world.demand(2.0, windows=2)
+    world.drain_ms = 10**9
+    world.demand(1.0, windows=20)
+    assert {i.drain_deadline_ms for p in world.plans for i in p.instances} == {60_000}
+    assert any(name.startswith("InstanceStuck") for name in world.alerts)
+    assert len(world.plans[-1].claims) == 1
+
+
 def test_steps_that_come_together_go_out_together() -> None:
     world = World(policy())
     world.offer(EAST, 1.0, 40)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.events import DemandClosed, TelemetrySample
+from schemas.events import DemandClosed
 from schemas.settings import FoldSettings
 from schemas.sketch import Sketch
+from schemas.telemetry import TelemetrySample
 from streams.core import windows as windows_module
 from streams.core.windows import MAX_BUCKET, MAX_LAG_MS, Refused, Watermark, Windows
 

@@ -53,7 +53,6 @@ def cpu_node(vllm_env: Path) -> VllmNode:
         kv_cache_bytes=KV_CACHE_BYTES,
         # A loaded machine of two cores may take that long over a first step.
         stuck_after_s=60.0,
-        drain_deadline_s=60.0,
     )
 
 

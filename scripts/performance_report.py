@@ -1,0 +1,264 @@
+"""Write the tables and plots of docs/performance-model.md from the measurements that ship.
+
+    python scripts/performance_report.py [--check]
+
+Tables go between the marks `<!-- NAME -->` and `<!-- end -->`, plots to docs/performance. With --check
+nothing is written; exit code 1 if a table is not what the model gives.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+
+from schemas.catalog import load_catalog
+from schemas.performance import Collective, Efficiencies, load_efficiencies
+from solver import validation
+from solver.kernels import Kernels
+from solver.measurements import Measured, load
+from solver.serving_points import Point, points
+from solver.validation import MEDIAN_AT_MOST, OPTIMISTIC_AT_MOST, P90_AT_MOST, Comparison, Errors
+
+mpl.use("svg")
+from matplotlib import pyplot as plt
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "performance-model.md"
+PLOTS = DOCS / "performance"
+
+OLD_PROMPTS = (
+    "on 4 and 8 GPUs that engine took 2.4 to 2.8 times as long for 4,096 tokens as for 2,048, which neither "
+    "attention nor all-reduces explain; two constants cannot follow it"
+)
+REASONS = {
+    ("V100-16GB", "decode", "Helix"): (
+        "the curve has a fold: 80 sequences take 7.0 ms a layer, 95 take 4.6, as if by another kernel"
+    ),
+    ("A100", "prefill", "Splitwise"): OLD_PROMPTS,
+    ("H100", "prefill", "Splitwise"): OLD_PROMPTS,
+}
+"""Why an error above a bound is there; without one the report is not written."""
+
+Lines = list[str]
+
+
+class Report:
+    """All that is shown, recomputed."""
+
+    def __init__(self) -> None:
+        self.measured: Measured = load()
+        self.gpus = load_catalog().gpus
+        self.efficiencies: Efficiencies = load_efficiencies()
+        self.kernels = {g.name: Kernels(g, self.efficiencies.of(g.name)) for g in self.gpus}
+        self.comparisons = validation.compare(self.measured, self.gpus, self.efficiencies)
+        self.points: list[Point] = list(points(self.measured, {g.name: g for g in self.gpus}))
+
+    def of(self, level: str) -> list[Comparison]:
+        return [c for c in self.comparisons if c.level == level]
+
+
+# ------------------------------------------------------------------------------------------------- tables
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Lines:
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    return lines + [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows]
+
+
+def shown(errors: Errors) -> tuple[str, ...]:
+    if not errors.points:
+        return "0", "", "", ""
+    return str(errors.points), f"{errors.median:.1%}", f"{errors.p90:.1%}", f"{errors.bias:+.1%}"
+
+
+def exceeds(level: str, errors: Errors) -> bool:
+    slow = errors.median > MEDIAN_AT_MOST[level] or errors.p90 > P90_AT_MOST[level]
+    return bool(errors.points) and (slow or errors.bias < -OPTIMISTIC_AT_MOST)
+
+
+def gpus(report: Report) -> Lines:
+    names = [g.name for g in report.gpus]
+    rows = [
+        (name, level, *shown(errors), "no" if exceeds(level, errors) else "yes")
+        for level in ("layer", "serving")
+        for name in names
+        if (errors := validation.together(report.comparisons, level, name)).points  # type: ignore[arg-type]
+    ]
+    return table(("GPU", "level", "points held out", "median", "p90", "bias", "within bounds"), rows)
+
+
+def phases(report: Report) -> Lines:
+    rows = [
+        (c.gpu, c.phase, c.source, int(np.sum(~c.held_out)), *shown(c.errors()))
+        for c in (*report.of("layer"), *report.of("serving"))
+    ]
+    return table(("GPU", "phase", "source", "fitted on", "held out", "median", "p90", "bias"), rows)
+
+
+def above(report: Report) -> Lines:
+    rows = [
+        (c.gpu, c.phase, c.source, *shown(c.errors()), REASONS[c.gpu, c.phase, c.source])
+        for c in (*report.of("layer"), *report.of("serving"))
+        if exceeds(c.level, c.errors())
+    ]
+    return table(("GPU", "phase", "source", "held out", "median", "p90", "bias", "reason"), rows)
+
+
+def thirds(report: Report) -> Lines:
+    turned = validation.each_third(report.points, report.kernels)
+    return table(
+        ("", "points", "median", "p90", "bias"), [(name, *shown(errors)) for name, errors in turned.items()]
+    )
+
+
+def setups(report: Report) -> Lines:
+    client = validation.client(report.measured, report.kernels)
+    rows = []
+    for p in report.points:
+        if not p.used.any():
+            continue
+        kernels = report.kernels[p.gpu]
+        tpot = validation.summary((p.tpot_s(kernels) / p.tpot)[p.used] - 1)
+        ttft = validation.summary((p.ttft_s(kernels, client) / p.ttft)[p.used] - 1)
+        used = f"{int(p.used.sum())} of {len(p.tpot)}"
+        figures = [f"{e.median:.0%} ({e.bias:+.0%})" for e in (tpot, ttft)]
+        rows.append((p.name, used, "held out" if p.held_out else "fitted on", *figures))
+    return table(("set-up", "points used", "", "TPOT", "TTFT"), rows)
+
+
+def left_out(report: Report) -> Lines:
+    serving = report.measured["serving"]
+    apart = (serving["attention_dp"] > 1) | (serving["expert_parallel"] > 1)
+    rules: tuple[tuple[str, int], ...] = (
+        ("expert or data parallelism, which the model has not", int(apart.sum())),
+        (
+            "the clients' KV cache does not fit, or they are over 256: a queue is measured",
+            sum(int(p.queued.sum()) for p in report.points),
+        ),
+        (
+            "a load of twice the clients is over 10% faster per token: one of the two is wrong",
+            sum(int((p.contradicted & ~p.queued).sum()) for p in report.points),
+        ),
+        (
+            (
+                "a series with a load that implies over half of the GPUs' peak arithmetic: prompts came from "
+                "a prefix cache, or clients did not ask again"
+            ),
+            sum(int((~p.queued & ~p.contradicted).sum()) for p in report.points if p.impossible),
+        ),
+    )
+    total = (f"of {len(serving)} points, used", sum(int(p.used.sum()) for p in report.points))
+    return table(("rule", "points"), (*rules, total))
+
+
+def constants(report: Report) -> Lines:
+    rows = []
+    for e in report.efficiencies.gpus:
+        roofs = [(n, part) for n, part in e if n not in ("gpu", "overhead", "network") and part is not None]
+        flat = [(n, p) for n, part in roofs for p in (part if isinstance(part, tuple) else (part,))]
+        fitted = sorted({name(n, p) for n, p in flat if p.evidence.fitted_on})
+        assumed: dict[str, list[str]] = {}
+        for n, p in flat:
+            if p.evidence.assumed:
+                assumed.setdefault(p.evidence.assumed, []).append(name(n, p))
+        said = "; ".join(f"{', '.join(dict.fromkeys(names))} {why}" for why, names in assumed.items())
+        rows.append((e.gpu, ", ".join(fitted) or "nothing", said or "nothing"))
+    return table(("GPU", "fitted", "assumed"), rows)
+
+
+def name(part: str, content: object) -> str:
+    plain = part.replace("_", " ")
+    return f"{plain} {content.gpus}" if isinstance(content, Collective) else plain
+
+
+def kernel_errors(report: Report) -> Lines:
+    whats = list(dict.fromkeys(c.phase for c in report.of("kernel")))
+    names = list(dict.fromkeys(c.gpu for c in report.of("kernel")))
+    rows = []
+    for what in whats:
+        cells = []
+        for gpu in names:
+            off = [c.off() for c in report.of("kernel") if c.gpu == gpu and c.phase == what]
+            found = validation.summary(np.concatenate(off)) if off else None
+            cells.append(f"{found.median:.0%} / {found.p90:.0%}" if found else "")
+        rows.append((what.replace("_", " "), *cells))
+    return table(("kernel", *names), rows)
+
+
+TABLES: dict[str, Callable[[Report], Lines]] = {
+    "gpus": gpus,
+    "phases": phases,
+    "above": above,
+    "thirds": thirds,
+    "setups": setups,
+    "left-out": left_out,
+    "constants": constants,
+    "kernels": kernel_errors,
+}
+
+
+def page(report: Report, text: str) -> str:
+    """The page with all its tables anew."""
+    for mark, make in TABLES.items():
+        block = "\n".join((f"<!-- {mark} -->", *make(report), "<!-- end -->"))
+        pattern = rf"<!-- {mark} -->.*?<!-- end -->"
+        if not re.search(pattern, text, re.DOTALL):
+            raise ValueError(f"{PAGE}: no mark <!-- {mark} -->")
+        text = re.sub(pattern, lambda _, block=block: block, text, count=1, flags=re.DOTALL)
+    return text
+
+
+# -------------------------------------------------------------------------------------------------- plots
+
+SHOWN_AT_MOST = 30
+"""Points a phase: enough to see by, few enough for a small file."""
+COLOURS = {"prefill": "tab:orange", "decode": "tab:blue", "TTFT": "tab:orange", "TPOT": "tab:blue"}
+
+
+def plot(comparisons: list[Comparison], level: str, path: Path) -> None:
+    """Modelled over measured against measured, a panel a GPU; held-out points only."""
+    names = list(dict.fromkeys(c.gpu for c in comparisons))
+    columns = min(4, len(names))
+    lines = -(-len(names) // columns)
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(2.6 * columns, 2.1 * lines), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, gpu in zip(axes.flat, names, strict=False):
+        for c in (c for c in comparisons if c.gpu == gpu):
+            judged = np.flatnonzero(c.held_out)
+            judged = judged[np.linspace(0, len(judged) - 1, min(SHOWN_AT_MOST, len(judged))).astype(int)]
+            ratio = c.modelled[judged] / c.measured[judged]
+            axis.plot(c.measured[judged] * 1e3, ratio, ".", ms=3, color=COLOURS[c.phase], label=c.phase)
+        bound = P90_AT_MOST[level]
+        axis.axhspan(1 - bound, 1 + bound, color="0.93", zorder=0)
+        axis.axhline(1, color="0.6", lw=0.8)
+        axis.set(xscale="log", ylim=(0.4, 1.8), title=gpu, xlabel="measured, ms")
+        known = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+        axis.legend(known.values(), known.keys(), fontsize=6, frameon=False)
+    for axis in axes.flat[len(names) :]:
+        axis.set_axis_off()
+    for row in axes:
+        row[0].set_ylabel("modelled / measured")
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> int:
+    plt.rcParams.update({"svg.hashsalt": "coral", "font.size": 7, "svg.fonttype": "none"})
+    report = Report()
+    before = PAGE.read_text(encoding="utf-8")
+    after = page(report, before)
+    if "--check" in sys.argv[1:]:
+        return int(before != after)
+    PAGE.write_text(after, encoding="utf-8")
+    PLOTS.mkdir(exist_ok=True)
+    plot(report.of("layer"), "layer", PLOTS / "layers.svg")
+    plot(report.of("serving"), "serving", PLOTS / "serving.svg")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
