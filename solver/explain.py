@@ -127,7 +127,11 @@ class _Held:
         work = r.round(self.slot.gpu, self.slot.tp, np.array([[batch]]))
         over = "" if s == 1 else f" over {s} stages"
         waits = [
-            (f"{wait.promise}{over}", 1000 * s * self.seconds(wait.step), 1000 * wait.budget_s)
+            (
+                f"{wait.promise}{over}",
+                _ms(r.waited_s(self.slot, float(self.layers), s, wait)),
+                1000 * wait.budget_s,
+            )
             for wait in work.waits
         ]
         memory = self.memory(batch)

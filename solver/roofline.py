@@ -10,8 +10,9 @@ the promised latencies (b = sequences of one micro-batch, I and O = mean input a
 - `both`, with chunked prefill: b sequences need b/O new requests a step to stay b, so b I/O prompt tokens a
   step in the mean. Prompts come whole: a share f of the steps carries a chunk of k tokens beside the decodes
   (k = the prompt, or what they need where that is more, at most C - b; f = b I/(O k)), the others none. With
-  m seconds for a step with a chunk, the mean step takes D = f m + (1 - f) d. T = (b/O) / D requests/s;
-  D <= TPOT / S, and a prompt's way through its chunks, max(1, I/k) m <= TTFT / S.
+  m seconds for a step with a chunk, the mean step takes D = f m + (1 - f) d. T = (b/O) / D requests/s.
+  A prompt's way through its chunks is max(1, I/k) m <= TTFT / S. A token comes every S mean steps, less what
+  the request's own prompt, over before its first token, adds to them: S D - (D - d)/b <= TPOT.
 - S micro-batches are in flight, so a stage's memory holds the cache of S b whole requests: no pre-emption.
 
 Promises are judged at the mean request, as the paper does; waiting in queues is head-room on the demand.
@@ -28,7 +29,7 @@ from solver.kernels import Cost, Kernels, Values
 from solver.layers import Layers
 from solver.profiles import NONE, Correction
 from solver.shapes import Floats, Shape
-from solver.steps import Round, Step, Wait
+from solver.steps import Own, Round, Step, Wait
 
 ENGINE = "roofline-2"
 """Version of these figures; a rating names it, so that a change here makes old ratings visible."""
@@ -187,7 +188,10 @@ class Roofline:
         carries = np.minimum(1.0, needed / chunk)  # more has no room
         step, full = self.decode_step(gpu, tp, batch), self.mixed_step(gpu, tp, batch, chunk)
         mean = full * carries + step * (1 - carries)
-        waits = (Wait("TPOT", mean, tpot), Wait("TTFT", full * np.maximum(1.0, prompt / chunk), ttft))
+        waits = (
+            Wait("TPOT", mean, tpot, Own(step, 1 / batch)),
+            Wait("TTFT", full * np.maximum(1.0, prompt / chunk), ttft),
+        )
         return Round(mean, batch / output, waits, batch + needed, most)
 
     def _known_round(self, gpu: str, tp: int) -> Round:
@@ -267,8 +271,19 @@ class Roofline:
         patience: Floats = np.full_like(mean, np.inf)
         for wait in work.waits:
             spent = mean if wait.step is work.step else self.seconds(slot, layers, wait.step)
-            patience = np.minimum(patience, wait.budget_s / spent)
+            most = wait.budget_s / spent
+            if wait.own is not None:
+                plain, share = self.seconds(slot, layers, wait.own.plain), wait.own.share
+                most = most + share * (1 - plain / spent)
+            patience = np.minimum(patience, most)
         return work.done / mean, patience
+
+    def waited_s(self, slot: Slot, layers: Values, stages: int, wait: Wait) -> Values:
+        """What a request waits for, over `stages` stages such as this one."""
+        spent = self.seconds(slot, layers, wait.step)
+        if wait.own is None:
+            return stages * spent
+        return stages * spent - wait.own.share * (spent - self.seconds(slot, layers, wait.own.plain))
 
     def room(self, slot: Slot, layers: Floats, batch: Floats, work: Round) -> Floats:
         """The largest S for which S micro-batches have room in memory and in the engine."""

@@ -49,13 +49,24 @@ class Step:
         )
 
 
+class Own(NamedTuple):
+    """A request's own prompt does not delay its tokens: of the S mean steps it waits for, a share of one is
+    as if no prompt were taken along."""
+
+    plain: Step
+    share: Floats
+    """1/b: of b prompts that the others and it brought, one is its own."""
+
+
 class Wait(NamedTuple):
     """A promise: what a request waits for in this stage, and how long it may over all stages."""
 
     promise: str
     """`TTFT` or `TPOT`."""
     step: Step
+    """It waits for one in each of S stages."""
     budget_s: float
+    own: Own | None = None
 
 
 @dataclass(frozen=True)

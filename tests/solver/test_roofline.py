@@ -84,7 +84,7 @@ def test_both_objectives_hold_wherever_the_table_is_positive(roofline: Make) -> 
         mean = share * mixed + (1 - share) * decode
         assert share <= 1
         assert rate == pytest.approx(batch / 211 / mean)
-        assert mean <= 0.100
+        assert mean - (mean - decode) / batch <= 0.100  # its own prompt is over before its first token
         assert max(1.0, 1155 / chunk) * mixed <= 1.600
 
 
