@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PANEL = "Performance"
+LEAST_GAIN = 0.0005
+"""Smaller ones would be shown as 0.0%."""
 app = typer.Typer()
 explain_app = typer.Typer(no_args_is_help=True, help="Why a figure is what it is.")
 app.add_typer(explain_app, name="explain", rich_help_panel=PANEL)
@@ -135,7 +137,8 @@ def _lines(found: "Explanation") -> Iterator[str]:
     yield f"  next batch  {_next(found)}"
     if found.gains:
         gains = sorted(found.gains.items(), key=lambda item: -item[1])
-        yield f"  10% more    {', '.join(f'{name} {gain:+.1%}' for name, gain in gains)} throughput"
+        shown = [f"of {name} gives {gain:+.1%}" for name, gain in gains if gain >= LEAST_GAIN]
+        yield f"  10% more    {', '.join(shown) or 'of any one thing gives nothing'}"
 
 
 def _beside(found: "Explanation") -> str:
