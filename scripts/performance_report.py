@@ -9,10 +9,12 @@ nothing is written; exit code 1 if a table is not what the model gives.
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
+from matplotlib import rcParams
+from matplotlib.figure import Figure
 
 from schemas.catalog import load_catalog
 from schemas.performance import Collective, Efficiencies, load_efficiencies
@@ -21,9 +23,6 @@ from solver.kernels import Kernels
 from solver.measurements import Measured, load
 from solver.serving_points import Point, points
 from solver.validation import MEDIAN_AT_MOST, OPTIMISTIC_AT_MOST, P90_AT_MOST, Comparison, Errors
-
-mpl.use("svg")
-from matplotlib import pyplot as plt
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "performance-model.md"
@@ -55,6 +54,10 @@ class Report:
         self.kernels = {g.name: Kernels(g, self.efficiencies.of(g.name)) for g in self.gpus}
         self.comparisons = validation.compare(self.measured, self.gpus, self.efficiencies)
         self.points: list[Point] = list(points(self.measured, {g.name: g for g in self.gpus}))
+
+    @cached_property
+    def thirds(self) -> dict[str, Errors]:
+        return validation.each_third(self.points, self.kernels)
 
     def of(self, level: str) -> list[Comparison]:
         return [c for c in self.comparisons if c.level == level]
@@ -108,10 +111,8 @@ def above(report: Report) -> Lines:
 
 
 def thirds(report: Report) -> Lines:
-    turned = validation.each_third(report.points, report.kernels)
-    return table(
-        ("", "points", "median", "p90", "bias"), [(name, *shown(errors)) for name, errors in turned.items()]
-    )
+    rows = [(name, *shown(errors)) for name, errors in report.thirds.items()]
+    return table(("", "points", "median", "p90", "bias"), rows)
 
 
 def setups(report: Report) -> Lines:
@@ -157,21 +158,25 @@ def left_out(report: Report) -> Lines:
 def constants(report: Report) -> Lines:
     rows = []
     for e in report.efficiencies.gpus:
-        roofs = [(n, part) for n, part in e if n not in ("gpu", "overhead", "network") and part is not None]
-        flat = [(n, p) for n, part in roofs for p in (part if isinstance(part, tuple) else (part,))]
-        fitted = sorted({name(n, p) for n, p in flat if p.evidence.fitted_on})
+        parts = [(n, part) for n, part in e if n not in ("gpu", "overhead", "network") and part is not None]
+        flat = [(n, p) for n, part in parts for p in (part if isinstance(part, tuple) else (part,))]
+        fitted = [named(n, p) for n, p in flat if p.evidence.fitted_on]
         assumed: dict[str, list[str]] = {}
         for n, p in flat:
             if p.evidence.assumed:
-                assumed.setdefault(p.evidence.assumed, []).append(name(n, p))
-        said = "; ".join(f"{', '.join(dict.fromkeys(names))} {why}" for why, names in assumed.items())
-        rows.append((e.gpu, ", ".join(fitted) or "nothing", said or "nothing"))
+                assumed.setdefault(p.evidence.assumed, []).append(n.replace("_", " "))
+        said = [f"{', '.join(dict.fromkeys(names))} {why}" for why, names in assumed.items()]
+        if not fitted and len(said) == 1:
+            said = [f"everything {why}" for why in assumed]
+        elif not fitted:
+            said[0] = f"everything else {next(iter(assumed))}"
+        rows.append((e.gpu, ", ".join(fitted) or "nothing", "; ".join(said) or "nothing"))
     return table(("GPU", "fitted", "assumed"), rows)
 
 
-def name(part: str, content: object) -> str:
+def named(part: str, content: object) -> str:
     plain = part.replace("_", " ")
-    return f"{plain} {content.gpus}" if isinstance(content, Collective) else plain
+    return f"{plain} ({content.gpus} GPUs)" if isinstance(content, Collective) else plain
 
 
 def kernel_errors(report: Report) -> Lines:
@@ -223,9 +228,8 @@ def plot(comparisons: list[Comparison], level: str, path: Path) -> None:
     names = list(dict.fromkeys(c.gpu for c in comparisons))
     columns = min(4, len(names))
     lines = -(-len(names) // columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(2.6 * columns, 2.1 * lines), sharey=True, squeeze=False, layout="constrained"
-    )
+    figure = Figure(figsize=(2.6 * columns, 2.1 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for axis, gpu in zip(axes.flat, names, strict=False):
         for c in (c for c in comparisons if c.gpu == gpu):
             judged = np.flatnonzero(c.held_out)
@@ -236,6 +240,7 @@ def plot(comparisons: list[Comparison], level: str, path: Path) -> None:
         axis.axhspan(1 - bound, 1 + bound, color="0.93", zorder=0)
         axis.axhline(1, color="0.6", lw=0.8)
         axis.set(xscale="log", ylim=(0.4, 1.8), title=gpu, xlabel="measured, ms")
+        axis.minorticks_off()
         known = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
         axis.legend(known.values(), known.keys(), fontsize=6, frameon=False)
     for axis in axes.flat[len(names) :]:
@@ -243,11 +248,10 @@ def plot(comparisons: list[Comparison], level: str, path: Path) -> None:
     for row in axes:
         row[0].set_ylabel("modelled / measured")
     figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
 
 
 def main() -> int:
-    plt.rcParams.update({"svg.hashsalt": "coral", "font.size": 7, "svg.fonttype": "none"})
+    rcParams.update({"svg.hashsalt": "coral", "font.size": 7, "svg.fonttype": "none"})
     report = Report()
     before = PAGE.read_text(encoding="utf-8")
     after = page(report, before)

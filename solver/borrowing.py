@@ -60,13 +60,14 @@ def depth(gpu: str) -> int:
 def lent(gpu: Gpu, lender: Efficiency, pcie: tuple[Collective, ...]) -> Efficiency:
     """What a GPU starts from: all that its lender knows, marked as borrowed.
 
-    Collectives without NVLink are those of `pcie`, whatever else the lender is like. Network and overhead are
-    the cloud's and the engine's more than the GPU's, so they keep their evidence.
+    Collectives without NVLink are those of `pcie`, if any, whatever else the lender is like. Network and
+    overhead are the cloud's and the engine's more than the GPU's, so they keep their evidence.
     """
     loan = LOANS[gpu.name]
     evidence = Evidence(assumed=f"as {loan.of}: {loan.why}")
-    links = lender.all_reduce if gpu.link != "pcie" else pcie
-    via = evidence if gpu.link != "pcie" else Evidence(assumed=f"as {PCIE}: {PCIE_WHY}")
+    links, via = lender.all_reduce, evidence
+    if gpu.link == "pcie" and pcie:
+        links, via = pcie, Evidence(assumed=f"as {PCIE}: {PCIE_WHY}")
     changes: dict[str, object] = {"gpu": gpu.name}
     for name, part in lender:
         if isinstance(part, Roof):

@@ -12,7 +12,7 @@ from schemas.performance import Overhead
 from solver.kernels import Kernels
 from solver.layer_samples import Eager, Steps
 from solver.least_squares import evidence, solve
-from solver.serving_points import Client, Point
+from solver.serving_points import Client, Point, ttft_s
 from solver.shapes import Floats
 
 NONE = 1e-9
@@ -52,13 +52,13 @@ def _idle(kernels: Kernels, overhead: Overhead) -> Kernels:
 
 def fit_client(points: Sequence[Point], kernels: Mapping[str, Kernels]) -> Client:
     """What the benchmark adds to times to first token."""
+    fitted_on = [(point, point.parts_s(kernels[point.gpu])) for point in points if not point.held_out]
 
     def errors(values: Floats) -> Floats:
         client = Client(*(float(value) for value in values))
         parts = [
-            np.log(point.ttft_s(kernels[point.gpu], client) / point.ttft)[point.used]
-            for point in points
-            if not point.held_out
+            np.log(ttft_s(*seconds, point.loads.clients, client) / point.ttft)[point.used]
+            for point, seconds in fitted_on
         ]
         return np.concatenate(parts)
 

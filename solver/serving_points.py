@@ -76,12 +76,10 @@ def tpot_s(layers: Layers, loads: Loads) -> Floats:
     return step_s(layers, loads) + prompt_s(layers, loads) * (loads.clients - 1) / loads.output_tokens
 
 
-def ttft_s(layers: Layers, loads: Loads, client: Client) -> Floats:
-    """Seconds to the first token."""
-    prompt = prompt_s(layers, loads)
-    own = client.own * (step_s(layers, loads) + prompt)
-    server = client.request_s + client.arrival_s * loads.clients
-    return server + own + client.first_wave * loads.clients * prompt
+def ttft_s(step: Floats, prompt: Floats, clients: Floats, client: Client) -> Floats:
+    """Seconds to the first token, from `step_s` and `prompt_s`."""
+    server = client.request_s + client.arrival_s * clients
+    return server + client.own * (step + prompt) + client.first_wave * clients * prompt
 
 
 # ------------------------------------------------------------------------------------------ measured points
@@ -120,8 +118,13 @@ class Point:
     def tpot_s(self, kernels: Kernels) -> Floats:
         return tpot_s(Layers(self.shape, kernels, self.tp), self.loads)
 
+    def parts_s(self, kernels: Kernels) -> tuple[Floats, Floats]:
+        """d and P."""
+        layers = Layers(self.shape, kernels, self.tp)
+        return step_s(layers, self.loads), prompt_s(layers, self.loads)
+
     def ttft_s(self, kernels: Kernels, client: Client) -> Floats:
-        return ttft_s(Layers(self.shape, kernels, self.tp), self.loads, client)
+        return ttft_s(*self.parts_s(kernels), self.loads.clients, client)
 
 
 def points(measured: Measured, gpus: Mapping[str, Gpu]) -> Iterator[Point]:

@@ -1,0 +1,173 @@
+"""The fit: it finds constants again, gives what ships, and is as far off what it has not seen as we say."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas.catalog import load_catalog
+from schemas.performance import Efficiencies, load_efficiencies
+from solver.fitting import fit
+from solver.kernels import Kernels
+from solver.layer_samples import layer_samples
+from solver.least_squares import evidence, solve_samples
+from solver.measurements import Measured, load
+from solver.samples import Sample
+from solver.serving_points import Loads, consistent
+from solver.shapes import Floats
+from solver.validation import (
+    MEDIAN_AT_MOST,
+    OPTIMISTIC_AT_MOST,
+    P90_AT_MOST,
+    Comparison,
+    Errors,
+    together,
+)
+
+GPUS = load_catalog().gpus
+ROOT = Path(__file__).parents[2]
+MUST_HOLD = ("A100", "H100", "L40S", "L4")
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """What writes docs/performance-model.md."""
+    path = ROOT / "scripts" / "performance_report.py"
+    spec = spec_from_file_location("performance_report", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def report(script: ModuleType) -> Any:
+    """All errors, recomputed from the measurements and the constants that ship."""
+    return script.Report()
+
+
+@pytest.fixture(scope="module")
+def comparisons(report: Any) -> list[Comparison]:
+    found: list[Comparison] = report.comparisons
+    return found
+
+
+def test_what_ships_is_what_the_fit_gives(measured: Measured) -> None:
+    """But for the last digits, which another processor's arithmetic may move."""
+    fitted, shipped = fit(measured, GPUS), load_efficiencies()
+    assert [e.gpu for e in fitted.gpus] == [e.gpu for e in shipped.gpus]
+    for now, then in zip(numbers(fitted), numbers(shipped), strict=True):
+        assert now == pytest.approx(then, rel=0.02, abs=0.002)
+
+
+def numbers(efficiencies: Efficiencies) -> list[float]:
+    found: list[float] = []
+    stack: list[object] = [efficiencies.model_dump()]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack += list(item.values())
+        elif isinstance(item, list | tuple):
+            stack += list(item)
+        elif isinstance(item, float):
+            found.append(item)
+    return found
+
+
+def within_bounds(level: str, errors: Errors) -> bool:
+    close = errors.median <= MEDIAN_AT_MOST[level] and errors.p90 <= P90_AT_MOST[level]
+    return errors.points > 0 and close and errors.bias >= -OPTIMISTIC_AT_MOST
+
+
+@pytest.mark.parametrize("gpu", MUST_HOLD)
+def test_layers_and_steps_are_within_bounds(comparisons: list[Comparison], gpu: str) -> None:
+    errors = together(comparisons, "layer", gpu)
+    assert within_bounds("layer", errors), errors
+
+
+@pytest.mark.parametrize("gpu", ["H100", "H200"])
+@pytest.mark.parametrize("phase", ["TTFT", "TPOT"])
+def test_serving_points_are_within_bounds(comparisons: list[Comparison], gpu: str, phase: str) -> None:
+    found = [c for c in comparisons if c.level == "serving" and c.gpu == gpu and c.phase == phase]
+    assert [within_bounds("serving", c.errors()) for c in found] == [True], [c.errors() for c in found]
+
+
+def test_serving_points_are_within_bounds_whichever_third_is_held_out(report: Any) -> None:
+    assert len(report.thirds) == 4
+    assert all(within_bounds("serving", errors) for errors in report.thirds.values()), report.thirds
+
+
+def test_about_a_third_is_held_out_at_every_level(comparisons: list[Comparison]) -> None:
+    """Of composed layers all, so they do not count."""
+    for level in ("kernel", "layer", "serving"):
+        held = [c.held_out for c in comparisons if c.level == level and c.source != "composed"]
+        assert 0.25 < np.mean(np.concatenate(held)) < 0.45, level
+
+
+def test_composed_layers_consist_of_kernels_that_no_fit_has_seen(measured: Measured) -> None:
+    composed = [s for s in layer_samples(measured, "L40S") if s.source == "composed"]
+    assert {s.what for s in composed} == {"prefill", "decode"}
+    assert all(s.held_out.all() and len(s.seconds) > 50 for s in composed)
+
+
+def test_the_fit_finds_constants_again(measured: Measured) -> None:
+    """Points made from known constants, a tenth of them spoilt, and a third held out."""
+    gpu = next(g for g in GPUS if g.name == "A100")
+    truth = load_efficiencies().of("A100")
+    rows = np.tile(np.geomspace(1, 8192, 14), 4)
+    columns = np.repeat([4096.0, 8192.0, 16384.0, 28672.0], 14)
+
+    def predict(kernels: Kernels) -> Floats:
+        return np.asarray(kernels.matmul(rows, columns, 8192.0).total_s)
+
+    seconds = predict(Kernels(gpu, truth))
+    seconds[::10] *= 2
+    sample = Sample("matmul", "made up", seconds, np.arange(len(rows)) % 3 == 1, predict)
+
+    def kernels(values: Sequence[float]) -> Kernels:
+        compute, bandwidth = values
+        roof = truth.matmul.model_copy(update={"compute": compute, "bandwidth": bandwidth})
+        return Kernels(gpu, truth.model_copy(update={"matmul": roof}))
+
+    found = solve_samples(kernels, [sample], [0.3, 0.3], [(0.01, 1.2), (0.01, 1.2)])
+    assert found == pytest.approx([truth.matmul.compute, truth.matmul.bandwidth], rel=0.03)
+
+
+def test_a_gpu_like_no_other_is_refused(measured: Measured) -> None:
+    strange = GPUS[0].model_copy(update={"name": "Z1"})
+    with pytest.raises(ValueError, match="Z1: no measurements"):
+        fit(measured, [*GPUS, strange])
+
+
+def test_without_held_out_points_there_is_no_error_to_tell() -> None:
+    assert evidence("x", 3, np.zeros(0)).median_error is None
+
+
+def test_a_load_that_a_heavier_one_contradicts_is_told_apart() -> None:
+    tokens = np.full(3, 1024.0)
+    loads = Loads(tokens, tokens, np.array([16.0, 32.0, 64.0]))
+    assert consistent(loads, np.array([5.8, 15.9, 9.7])).tolist() == [True, False, True]
+    assert consistent(loads, np.array([9.9, 9.5, 9.2])).all()  # within a tenth
+
+
+def test_planning_loads_no_scipy() -> None:
+    code = "import sys, solver.roofline; print('scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_page_shows_what_the_model_gives(script: ModuleType, report: Any) -> None:
+    text = script.PAGE.read_text(encoding="utf-8")
+    assert script.page(report, text) == text, "run scripts/performance_report.py and look at what changed"
