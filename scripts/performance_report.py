@@ -21,6 +21,7 @@ from schemas.performance import Collective, Efficiencies, load_efficiencies
 from solver import validation
 from solver.kernels import Kernels
 from solver.measurements import Measured, load
+from solver.roofline import DEFAULT
 from solver.serving_points import Point, points
 from solver.validation import MEDIAN_AT_MOST, OPTIMISTIC_AT_MOST, P90_AT_MOST, Comparison, Errors
 
@@ -155,6 +156,21 @@ def left_out(report: Report) -> Lines:
     return table(("rule", "points"), (*rules, total))
 
 
+def memory(report: Report) -> Lines:
+    """What vLLM's KV blocks and the layers beside them come to, of one GPU."""
+    rows = []
+    for (gpu, tp), blocks in report.measured["kv_blocks"].each("gpu", "tp"):
+        held = []
+        for (model,), of in blocks.each("model"):
+            shape, layers = report.measured.shape(str(model)), of["layers"]
+            cache = of["blocks_of_16"] * 16 * layers * shape.cache_bytes(1.0)
+            held.append(float(np.median(cache + layers * shape.layer_bytes)) / float(tp) / 1e9)
+        total = report.kernels[str(gpu)].gpu.memory_gb
+        modelled = total * DEFAULT.memory_share - DEFAULT.reserved_gb
+        rows.append((gpu, f"{tp:g}", f"{min(held):.1f} to {max(held):.1f}", f"{modelled:.1f}", f"{total:g}"))
+    return table(("GPU", "GPUs", "measured, GB a GPU", "modelled", "of"), rows)
+
+
 def constants(report: Report) -> Lines:
     rows = []
     for e in report.efficiencies.gpus:
@@ -201,6 +217,7 @@ TABLES: dict[str, Callable[[Report], Lines]] = {
     "setups": setups,
     "left-out": left_out,
     "constants": constants,
+    "memory": memory,
     "kernels": kernel_errors,
 }
 

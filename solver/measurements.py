@@ -31,6 +31,7 @@ COLUMNS = {
     "collectives": ("gpu", "gpus", "bytes", "us"),
     "operations": ("gpu", "model", "tp", "tokens", *OPERATIONS),
     "layers": ("model", "gpu", "tp", "phase", "tokens", "ms"),
+    "kv_blocks": ("model", "gpu", "tp", "layers", "blocks_of_16"),
     "steps": ("model", "gpu", "tp", "prompt_tokens", "sequences", "output_tokens", "prompt_ms", "token_ms"),
     "serving": (
         *("model", "gpu", "precision", "vllm", "tp", "attention_dp", "expert_parallel"),
