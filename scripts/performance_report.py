@@ -116,6 +116,17 @@ def thirds(report: Report) -> Lines:
     return table(("", "points", "median", "p90", "bias"), rows)
 
 
+def models(report: Report) -> Lines:
+    measured = report.measured["layers"].words["gpu"]
+    rows = [
+        (gpu.name, model, *shown(errors))
+        for gpu in report.gpus
+        if gpu.name in measured
+        for model, errors in validation.each_model(report.measured, gpu, report.efficiencies).items()
+    ]
+    return table(("GPU", "model held out", "points", "median", "p90", "bias"), rows)
+
+
 def setups(report: Report) -> Lines:
     client = validation.client(report.measured, report.kernels)
     rows = []
@@ -214,6 +225,7 @@ TABLES: dict[str, Callable[[Report], Lines]] = {
     "phases": phases,
     "above": above,
     "thirds": thirds,
+    "models": models,
     "setups": setups,
     "left-out": left_out,
     "constants": constants,

@@ -25,9 +25,11 @@ def solve(errors: Callable[[Floats], Floats], start: Sequence[float], bounds: Bo
     """The positive values at which these log errors are least; sought on a log scale."""
     low, high = (np.log(np.array(side)) for side in zip(*bounds, strict=True))
     first = np.clip(np.log(np.array(start)), low + 1e-6, high - 1e-6)
-    solved = least_squares(
-        lambda x: errors(np.exp(x)), first, bounds=(low, high), loss="soft_l1", f_scale=DAMPING
-    )
+
+    def on_log_scale(x: Floats) -> Floats:
+        return errors(np.exp(x))
+
+    solved = least_squares(on_log_scale, first, bounds=(low, high), loss="soft_l1", f_scale=DAMPING)
     return [round_to(float(value)) for value in np.exp(solved.x)]
 
 

@@ -87,6 +87,10 @@ class Measured:
     def __getitem__(self, name: str) -> Table:
         return self.tables[name]
 
+    def with_table(self, name: str, table: Table) -> "Measured":
+        """The same with another table in a table's place."""
+        return Measured({**self.tables, name: table}, self.architectures)
+
     def shape(self, model: str, weight_bits: float = 16, expert_bits: float | None = None) -> Shape:
         """A model in a precision; a plain FFN of two matrices counts as a gated one with as many weights."""
         variant = Variant(

@@ -13,9 +13,11 @@ import numpy as np
 
 from schemas.catalog import Gpu
 from schemas.performance import Efficiencies
+from solver.borrowing import PCIE
+from solver.fitting import fit_gpu
 from solver.fitting_engine import fit_client, fit_eager, fit_overhead
 from solver.kernels import Kernels
-from solver.layer_samples import Eager, layer_samples, steps
+from solver.layer_samples import Eager, helix, layer_samples, steps
 from solver.measurements import Measured
 from solver.samples import Sample, collectives, kernel_samples
 from solver.serving_points import Client, Point, points
@@ -117,6 +119,24 @@ def each_third(points_: Sequence[Point], kernels: Mapping[str, Kernels]) -> dict
                 off.setdefault(f"TTFT on {p.gpu}", []).append(ttft[p.used] - 1)
                 off.setdefault(f"TPOT on {p.gpu}", []).append(tpot[p.used] - 1)
     return {name: summary(np.concatenate(parts)) for name, parts in sorted(off.items())}
+
+
+def each_model(measured: Measured, gpu: Gpu, efficiencies: Efficiencies) -> dict[str, Errors]:
+    """Errors of a GPU's layers with each model held out in turn, by model: all its loads and machines.
+
+    Harder than `compare`, which holds out loads between others of the same curve.
+    """
+    layers = measured["layers"]
+    known = {e.gpu: e for e in efficiencies.gpus}
+    found = {}
+    for (model,), _ in layers.of(gpu=gpu.name).each("model"):
+        this = layers.words["model"] == model
+        others = measured.with_table("layers", layers.where(~this))
+        fitted = Kernels(gpu, fit_gpu(others, gpu, known, efficiencies.of(PCIE).all_reduce))
+        only = measured.with_table("layers", layers.where(this))
+        off = [sample.errors(fitted) for sample in helix(only, gpu.name)]
+        found[str(model)] = summary(np.concatenate(off))
+    return found
 
 
 def _kernels(measured: Measured, gpu: str, kernels: Kernels) -> Iterator[Comparison]:
