@@ -14,10 +14,15 @@ from collections.abc import Generator, Iterator
 from pathlib import Path, PurePath, PurePosixPath
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from agents.broker import DEFAULT_CACHE, DEFAULT_IMAGE, Broker, BrokerUnavailable, LocalBroker, start_broker
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("coral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("coral")
 
 
 @pytest.fixture(scope="session")
