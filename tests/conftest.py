@@ -10,6 +10,8 @@
 
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path, PurePath, PurePosixPath
 
@@ -23,6 +25,14 @@ from agents.broker import DEFAULT_CACHE, DEFAULT_IMAGE, Broker, BrokerUnavailabl
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("coral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("coral")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reaper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing stays of a run that is interrupted (tests/reaper.py)."""
+    argv = [sys.executable, str(Path(__file__).with_name("reaper.py")), str(tmp_path_factory.getbasetemp())]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True):
+        yield
 
 
 @pytest.fixture(scope="session")
