@@ -10,14 +10,29 @@
 
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path, PurePath, PurePosixPath
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from agents.broker import DEFAULT_CACHE, DEFAULT_IMAGE, Broker, BrokerUnavailable, LocalBroker, start_broker
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("coral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("coral")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def reaper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing stays of a run that is interrupted (tests/reaper.py)."""
+    argv = [sys.executable, str(Path(__file__).with_name("reaper.py")), str(tmp_path_factory.getbasetemp())]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True):
+        yield
 
 
 @pytest.fixture(scope="session")
