@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import csv
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,3 +146,29 @@ async def test_measured_imported_and_corrected(url: str, settings: Path, tmp_pat
     ]
     for one in compared:  # a CPU is slower than the GPU whose efficiencies it was given
         assert one.factor > 1
+
+
+async def test_vllms_own_benchmark_is_imported(
+    url: str, cpu_node: VllmNode, tiny_weights: Path, settings: Path, tmp_path: Path
+) -> None:
+    """The command of docs/profiles.md: its result, with what `--metadata` adds, has all columns."""
+    names = {"model": "tiny", "variant": "f32", "gpu": "CPU", "tp": "1", "pp": "1"}
+    names |= {"engine": "vllm", "phase": "both", "source": "a test"}
+    command = [str(cpu_node.command), "bench", "serve", "--base-url", url, "--model", "tiny"]
+    command += ["--tokenizer", str(tiny_weights), "--dataset-name", "random", "--ignore-eos"]
+    command += ["--random-input-len", str(INPUT), "--random-output-len", str(OUTPUT), "--num-prompts", "40"]
+    command += ["--max-concurrency", "2", "--save-result", "--result-filename", str(tmp_path / "c2.json")]
+    command += ["--metadata", *(f"{name}={value}" for name, value in names.items())]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=PIPE, stderr=STDOUT, env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    )
+    async with asyncio.timeout(HANG_S):
+        said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    result = json.loads((tmp_path / "c2.json").read_text())
+    file = tmp_path / "mine.csv"
+    with file.open("w", newline="") as out:
+        table = csv.DictWriter(out, [name for name in result if not isinstance(result[name], list)])
+        table.writeheader()
+        table.writerow({name: result[name] for name in table.fieldnames})
+    print(await coral(settings, "import", str(file)))
