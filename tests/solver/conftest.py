@@ -1,10 +1,12 @@
 """Small made-up templates, stocks and libraries, so that tests can reckon by hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pytest
 
-from schemas.catalog import Architecture, Catalog, Configuration, load_catalog
+from schemas.base import digest
+from schemas.catalog import Architecture, Catalog, Configuration, Phase, load_catalog
 from schemas.performance import load_efficiencies
 from schemas.problems import (
     LatencyTable,
@@ -20,7 +22,7 @@ from schemas.problems import (
     TemplateStage,
     Unfit,
 )
-from solver.library import Inputs, Library, Rated, Refused
+from solver.candidates import Candidate, Rated, Refused
 from solver.roofline import Roofline
 
 EAST = Pool(cloud="c", region="east", market="on-demand")
@@ -30,6 +32,23 @@ WEST = Pool(cloud="c", region="west", market="spot")
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
     return load_catalog()
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A library of made-up templates (`solver.candidates.Templates`)."""
+
+    rated: tuple[Rated, ...]
+    refused: tuple[Refused, ...]
+
+    @property
+    def digest(self) -> str:
+        return digest([r.model_dump(mode="json") for r in (*self.rated, *self.refused)])
+
+    @property
+    def by_service(self) -> Mapping[str, Sequence[Candidate]]:
+        keys = sorted({r.service.key for r in self.rated})
+        return {key: [r.candidate for r in self.rated if r.service.key == key] for key in keys}
 
 
 class Toolbox:
@@ -61,11 +80,8 @@ class Toolbox:
         rating = Rating(slo_class="interactive", throughput=throughput, workload="w", engine="made-up")
         return Rated(template=template, rating=rating)
 
-    def library(self, *rated: Rated, refused: tuple[Refused, ...] = ()) -> Library:
-        inputs = Inputs(
-            catalog="none", efficiencies="none", levels=(), configurations=(), n_max=1, mixed_max=1, rho=1.0
-        )
-        return Library(engine="made-up", inputs=inputs, templates=rated, refused=refused)
+    def library(self, *rated: Rated, refused: tuple[Refused, ...] = ()) -> "MadeUp":
+        return MadeUp(rated, refused)
 
     def unfit(self, configuration: str, model: str = "m", tries: int = 0) -> Unfit:
         """East has refused a model on a configuration."""
@@ -79,7 +95,7 @@ class Toolbox:
 
     def problem(
         self,
-        library: Library,
+        library: MadeUp,
         demands: dict[str, float],
         stocks: Sequence[Stock],
         *,
@@ -109,15 +125,14 @@ def box() -> Toolbox:
 def roofline(catalog: Catalog) -> Callable[..., Roofline]:
     """Roofline of a shipped model and variant; `layers` cuts the model down for exhaustive searches."""
 
-    def make(model: str, variant: str, layers: int | None = None) -> Roofline:
+    def make(model: str, variant: str, layers: int | None = None, phase: Phase = "both") -> Roofline:
         found = catalog.model(model)
         if layers is not None:
             shape = {**found.architecture.model_dump(), "layers": layers, "full_attention_layers": layers}
             found = found.model_copy(update={"architecture": Architecture(**shape)})
         chosen = next(v for v in found.variants if v.name == variant)
-        return Roofline(
-            found, chosen, found.levels[0], {g.name: g for g in catalog.gpus}, load_efficiencies()
-        )
+        gpus = {g.name: g for g in catalog.gpus}
+        return Roofline(found, chosen, found.levels[0], gpus, load_efficiencies(), phase)
 
     return make
 
