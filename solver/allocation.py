@@ -18,8 +18,8 @@ from pyomo.contrib.solver.solvers.highs import Highs
 
 from schemas.problems import Answer, Problem
 from solver.answers import RELATIVE_GAP, SHARE_TOLERANCE, make_answer, unmet_share
+from solver.candidates import Templates
 from solver.columns import Columns, ProblemError, covers, make_columns, startup_ratio
-from solver.library import Library
 
 __all__ = ["NoAnswerError", "ProblemError", "solve"]
 
@@ -41,7 +41,7 @@ class Solution:
     bound: float
 
 
-def solve(problem: Problem, library: Library, *, clock: Callable[[], float] | None = None) -> Answer:
+def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | None = None) -> Answer:
     """Answer a problem; too little stock or no fitting template is an answer with `unmet`, never an error.
 
     Args:

@@ -1,8 +1,8 @@
 """From counts of instances to the answer that travels: cost, gap, unmet demand and what stands in its way."""
 
 from schemas.problems import Answer, Chosen, Problem, Unmet
+from solver.candidates import Templates
 from solver.columns import Columns, startup_ratio
-from solver.library import Library
 
 METHOD = "coral"
 RELATIVE_GAP = 1e-6
@@ -13,13 +13,13 @@ SHARE_TOLERANCE = 1e-6
 
 def unmet_share(columns: Columns, key: str, counts: tuple[int, ...]) -> float:
     """Share of a service's demand that these counts leave unmet; 0 within rounding."""
-    met = sum(counts[i] * columns.columns[i].rating.throughput for i in columns.of(key))
+    met = sum(counts[i] * columns.columns[i].candidate.throughput for i in columns.of(key))
     share = 1 - met / columns.demand[key]
     return share if share > SHARE_TOLERANCE else 0.0
 
 
 def make_answer(
-    problem: Problem, library: Library, columns: Columns, counts: tuple[int, ...], bound: float
+    problem: Problem, library: Templates, columns: Columns, counts: tuple[int, ...], bound: float
 ) -> Answer:
     """The answer of these counts, one a column; `bound` on cost and penalty, USD per hour."""
     chosen, cost, penalty = [], 0.0, 0.0
@@ -54,7 +54,7 @@ def make_answer(
     )
 
 
-def _unmet(library: Library, columns: Columns, counts: tuple[int, ...]) -> tuple[Unmet, ...]:
+def _unmet(library: Templates, columns: Columns, counts: tuple[int, ...]) -> tuple[Unmet, ...]:
     found = []
     for key in sorted(columns.demand):
         share = unmet_share(columns, key, counts)
@@ -70,7 +70,7 @@ def _unmet(library: Library, columns: Columns, counts: tuple[int, ...]) -> tuple
     return tuple(found)
 
 
-def _binding(library: Library, columns: Columns, key: str, counts: tuple[int, ...]) -> str:
+def _binding(library: Templates, columns: Columns, key: str, counts: tuple[int, ...]) -> str:
     """What stands in the way of one more instance of a service."""
     if not columns.of(key) and key not in library.by_service:
         return _why_no_template(library, key)
@@ -83,7 +83,7 @@ def _binding(library: Library, columns: Columns, key: str, counts: tuple[int, ..
         column = columns.columns[i]
         short |= {n for n, nodes in column.uses.items() if left[column.pool.key, n] < nodes}
     if not columns.of(key) and not short and not columns.unfit[key]:  # no pool at all
-        short = {name for rated in library.by_service[key] for name in rated.template.nodes}
+        short = {name for candidate in library.by_service[key] for name in candidate.nodes}
     return _named(columns, short, columns.unfit[key])
 
 
@@ -96,7 +96,7 @@ def _named(columns: Columns, short: set[str], refused: frozenset[str]) -> str:
     return "; ".join(parts) or "work limit of the solver"
 
 
-def _why_no_template(library: Library, key: str) -> str:
+def _why_no_template(library: Templates, key: str) -> str:
     refused = next((r for r in library.refused if r.service.key == key), None)
     if refused is None:
         return "the library was not built for this service"

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from schemas.problems import Pool, Problem, Rating, Service, Template, Unfit
-from solver.library import Library, Rated
+from schemas.problems import Pool, Problem, Rating, Running, Service, Template, Unfit
+from solver.candidates import Candidate, Rated, Templates
 
 
 class ProblemError(ValueError):
@@ -19,15 +19,29 @@ class ProblemError(ValueError):
 class Column:
     """nu_r(tau): instances of one template in one pool."""
 
-    service: Service
-    template: Template
-    rating: Rating
+    candidate: Candidate
     pool: Pool
-    uses: dict[str, int]
     usd_per_hour: float
     running: int
     limit: int
     """Instances that the pool's stock could hold; where it refused the model, those that run or may try."""
+
+    @property
+    def service(self) -> Service:
+        return self.candidate.service
+
+    @property
+    def uses(self) -> dict[str, int]:
+        return self.candidate.uses
+
+    @property
+    def template(self) -> Template:
+        """Made when it is asked for: of the many columns, an answer has few."""
+        return self.candidate.rated.template
+
+    @property
+    def rating(self) -> Rating:
+        return self.candidate.rated.rating
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class Columns:
         return [i for i, c in enumerate(self.columns) if c.service.key == service]
 
 
-def make_columns(problem: Problem, library: Library) -> Columns:
+def make_columns(problem: Problem, library: Templates) -> Columns:
     """Pair templates with pools: only wanted services, configurations that are not excluded, and what fits.
 
     A column whose one instance needs more than its pool's stock is dropped: it could never be used, and it
@@ -70,16 +84,16 @@ def make_columns(problem: Problem, library: Library) -> Columns:
     columns: list[Column] = []
     wanted: dict[str, set[str]] = {key: set() for key in demand}
     unfit: dict[str, set[str]] = {key: set() for key in demand}
-    for rated in _candidates(problem, library, services):
-        key = rated.service.key
+    for candidate, running in _candidates(problem, library, services):
+        key = candidate.service.key
         for pool_key in sorted(market.pools):
-            if short := market.short(rated, pool_key):
+            if short := market.short(candidate, pool_key):
                 wanted[key] |= short
                 continue
             unfit[key] |= {
-                f"{u.reason} on {u.configuration} in {pool_key}" for u in market.refusals(rated, pool_key)
+                f"{u.reason} on {u.configuration} in {pool_key}" for u in market.refusals(candidate, pool_key)
             }
-            column = market.column(rated, pool_key)
+            column = market.column(candidate, pool_key, running)
             if column.limit > 0:
                 columns.append(column)
     return Columns(
@@ -96,23 +110,43 @@ def make_columns(problem: Problem, library: Library) -> Columns:
 
 def covers(column: Column, columns: Columns) -> float:
     """Share of its service's demand that one instance covers."""
-    return min(1.0, column.rating.throughput / columns.demand[column.service.key])
+    return min(1.0, column.candidate.throughput / columns.demand[column.service.key])
 
 
 def startup_ratio(column: Column, columns: Columns) -> float:
     """K of the column's model."""
-    return columns.ratio.get(column.template.model, 0.0)
+    return columns.ratio.get(column.service.model, 0.0)
 
 
-def _candidates(problem: Problem, library: Library, services: dict[str, Service]) -> Iterator[Rated]:
-    """Templates of the wanted services, by service and id; the library's rating wins over a running one's."""
+def _candidates(
+    problem: Problem, library: Templates, services: dict[str, Service]
+) -> Iterator[tuple[Candidate, str | None]]:
+    """Templates of the wanted services, with their id if they run now.
+
+    The library's come first, and their rating wins over a running one's; then those that the library lacks.
+    """
     for key in sorted(services):
-        known = {r.template.id: r for r in library.by_service.get(key, ())}
-        for run in problem.running:
-            extra = Rated(template=run.template, rating=run.rating)
-            if extra.service.key == key:
-                known.setdefault(run.template.id, extra)
-        yield from (known[id_] for id_ in sorted(known))
+        running = {
+            rated.template.id: rated for rated in map(_rated, problem.running) if rated.service.key == key
+        }
+        alike: dict[object, list[Template]] = {}
+        for rated in running.values():
+            alike.setdefault(_likeness(rated.candidate), []).append(rated.template)
+        for candidate in library.by_service.get(key, ()):
+            suspects = alike.get(_likeness(candidate), ()) if alike else ()
+            same = next((t.id for t in suspects if t.id == candidate.rated.template.id), None)
+            running.pop(same or "", None)
+            yield candidate, same
+        yield from ((running[id_].candidate, id_) for id_ in sorted(running))
+
+
+def _rated(run: Running) -> Rated:
+    return Rated(template=run.template, rating=run.rating)
+
+
+def _likeness(candidate: Candidate) -> object:
+    """Equal for templates that may be the same: a template's id, which says it, takes making the template."""
+    return candidate.variant, tuple(sorted(candidate.nodes))
 
 
 class _Market:
@@ -127,38 +161,33 @@ class _Market:
         self._unfit = {(u.model, u.pool.key, u.configuration): u for u in problem.unfit}
         self._running: Counter[tuple[str, str, str]] = Counter()
         for run in problem.running:
-            service = Rated(template=run.template, rating=run.rating).service
-            self._running[service.key, run.template.id, run.pool.key] += run.count
+            self._running[_rated(run).service.key, run.template.id, run.pool.key] += run.count
 
-    def short(self, rated: Rated, pool: str) -> set[str]:
+    def short(self, candidate: Candidate, pool: str) -> set[str]:
         """Configurations of which a pool has less than one instance takes."""
-        uses = rated.template.uses()
-        return {name for name, count in uses.items() if self.nodes.get((pool, name), 0) < count}
+        return {name for name, count in candidate.uses.items() if self.nodes.get((pool, name), 0) < count}
 
-    def refusals(self, rated: Rated, pool: str) -> list[Unfit]:
+    def refusals(self, candidate: Candidate, pool: str) -> list[Unfit]:
         """What stands against a template in a pool."""
-        keys = ((rated.template.model, pool, name) for name in rated.template.uses())
+        keys = ((candidate.service.model, pool, name) for name in candidate.uses)
         return [self._unfit[key] for key in keys if key in self._unfit]
 
-    def column(self, rated: Rated, pool: str) -> Column:
-        """A template in a pool that has the nodes for it."""
-        uses = rated.template.uses()
-        running = self._running[rated.service.key, rated.template.id, pool]
+    def column(self, candidate: Candidate, pool: str, running_as: str | None) -> Column:
+        """A template in a pool that has the nodes for it; it has an id if it runs anywhere."""
+        uses = candidate.uses
+        running = self._running[candidate.service.key, running_as or "", pool]
         room = [self.nodes[pool, name] // count for name, count in uses.items()]
-        allowed = [running + unfit.tries for unfit in self.refusals(rated, pool)]
+        allowed = [running + unfit.tries for unfit in self.refusals(candidate, pool)]
         return Column(
-            service=rated.service,
-            template=rated.template,
-            rating=rated.rating,
+            candidate=candidate,
             pool=self.pools[pool],
-            uses=uses,
             usd_per_hour=sum(self._price[pool, name] * count for name, count in uses.items()),
             running=running,
             limit=min(room + allowed),
         )
 
 
-def _check(problem: Problem, library: Library) -> None:
+def _check(problem: Problem, library: Templates) -> None:
     if problem.library != library.digest:
         raise ProblemError(f"library: the problem names {problem.library!r}, given {library.digest!r}")
     _unique("demands", [d.service.key for d in problem.demands])

@@ -1,277 +1,278 @@
-"""The template library (coral.md, "Stage 1"): which combinations are worth choosing from.
+"""The template library (coral.md, "Stage 1"): the templates worth choosing from, of every service.
 
-Enumerates one to `n_max` equal nodes and small mixed combinations, places each (runtime `vllm`) and drops
-what splitting into parts makes needless. Deterministic from its inputs, so that whoever lacks a library can
-build it again and compare digests.
+It holds them as arrays (`solver.kept`), hundreds of thousands of rows, and makes a template of a row when one
+is asked for. That takes the figures that it was rated by; choosing does not. `solver.building` builds one,
+`solver.library_file` keeps one. The same inputs give the same library, so whoever lacks one of a digest can
+build it.
 """
 
-import gzip
-import json
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, overload
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from schemas.base import Count, Frozen, Name, canonical, digest
-from schemas.catalog import Catalog, Configuration, Model, Phase, Whole
-from schemas.performance import Efficiencies, load_efficiencies
-from schemas.problems import Rating, Service, Template
-from solver.combinations import Combination, best_split, enumerate_combinations
-from solver.correction import correction_of
-from solver.placement import Found, Refusal, describe, search
-from solver.profiles import Profile
-from solver.roofline import ENGINE, Roofline
+from schemas.catalog import Configuration, Phase, Runtime
+from schemas.problems import Service
+from solver.candidates import Candidate, Rated, Refused
+from solver.figures import Figures
+from solver.kept import Kept, Key, Reason, ServiceInputs
+from solver.rows import placement_of
 
-SCHEMA = 2
-"""Version of the file; a reader refuses others."""
+SCHEMA = 3
+"""Version of the library and its file; a reader refuses others."""
+ARRAYS = tuple(f.name for f in fields(Kept) if f.name not in {"considered", "over_rho", "valid", "refused"})
+"""Those of `Kept`, in the order of the digest."""
 
 
 class LibraryError(ValueError):
-    """A library file that is not what it says, or inputs that no library can be built from."""
-
-
-class Rated(Frozen):
-    """A template and what it gives to one service."""
-
-    template: Template
-    rating: Rating
-
-    @property
-    def service(self) -> Service:
-        return Service(model=self.template.model, slo_class=self.rating.slo_class, phase=self.template.phase)
-
-
-class Refused(Frozen):
-    """How many combinations of a service were refused, by reason (placement.Refusal)."""
-
-    service: Service
-    reasons: dict[str, Count]
+    """A library that is not what it says, or not the one that is needed."""
 
 
 class Inputs(Frozen):
     """All that a library follows from."""
 
+    engine: str
+    """Version of the figures, `solver.roofline.ENGINE`."""
     catalog: str
-    """Digest of the catalog without its prices."""
+    """Digest of the catalog without its prices, which templates outlive."""
     efficiencies: str
     """Digest of the GPUs' efficiencies."""
     profile: str | None = None
     """Digest of the measured points that correct them."""
+    runtime: Runtime
+    phases: tuple[Phase, ...]
     levels: tuple[tuple[Name, Name], ...]
-    configurations: tuple[Name, ...]
+    """(model, SLO class)."""
     variants: dict[Name, tuple[Name, ...]] = {}
-    phase: Phase = "both"
-    n_max: Whole
-    mixed_max: Annotated[int, Field(ge=1)]
-    rho: Annotated[float, Field(ge=1)]
-
-
-class Library(Frozen):
-    """Templates of every service, with the engine version and the inputs they were rated by."""
-
-    schema_version: int = SCHEMA
-    engine: str
-    inputs: Inputs
-    templates: tuple[Rated, ...]
-    refused: tuple[Refused, ...] = ()
-    considered: Count = 0
-    """Combinations that were placed, over all services and variants."""
+    configurations: tuple[Configuration, ...]
+    n_max: Count
+    rho: Annotated[float, Field(ge=0)]
+    mixed_max: Annotated[int, Field(ge=1)] | None = None
 
     @cached_property
     def digest(self) -> str:
         return digest(self)
 
-    @cached_property
-    def by_service(self) -> dict[str, tuple[Rated, ...]]:
-        """Service key -> its templates, by id."""
-        found: dict[str, list[Rated]] = {}
-        for rated in self.templates:
-            found.setdefault(rated.service.key, []).append(rated)
-        return {key: tuple(found[key]) for key in sorted(found)}
-
-    def save(self, path: Path) -> None:
-        """Write as gzipped JSON `{"digest", "library"}`; the same library gives the same bytes."""
-        body = canonical({"digest": self.digest, "library": self.model_dump(mode="json")})
-        path.write_bytes(gzip.compress(body, mtime=0))
+    def differences(self, other: "Inputs") -> Iterator[str]:
+        """What another was built from instead, by name."""
+        for name in type(self).model_fields:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                yield f"{name}: {_short(theirs)}, expected {_short(mine)}"
 
 
-def load_library(path: Path) -> Library:
-    """Read what `Library.save` wrote.
-
-    Raises:
-        OSError: the file cannot be read.
-        LibraryError: it is of another schema version, or its content is not what its digest says.
-    """
-    try:
-        plain = json.loads(gzip.decompress(path.read_bytes()))
-        version = plain["library"]["schema_version"]
-        if version != SCHEMA:
-            raise LibraryError(f"{path.name}: schema version {version}, expected {SCHEMA}")
-        library = Library.model_validate_json(canonical(plain["library"]))
-        stated = plain["digest"]
-    except (EOFError, KeyError, TypeError, gzip.BadGzipFile) as error:
-        raise LibraryError(f"{path.name}: not a library file: {error!r}") from error
-    except ValueError as error:
-        raise error if isinstance(error, LibraryError) else LibraryError(f"{path.name}: {error}") from error
-    if library.digest != stated:
-        raise LibraryError(f"{path.name}: content has digest {library.digest}, the file says {stated}")
-    return library
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# --------------------------------------------------------------------------------------------------- build
+class Part(Frozen):
+    """What is said of one variant of a service beside its arrays."""
+
+    key: Key
+    fingerprint: str
+    """Digest of all that its service follows from: with the same one, an older library's part is as good."""
+    considered: Count = 0
+    """Combinations within rho."""
+    over_rho: Count = 0
+    valid: Count = 0
+    refused: dict[Reason, Count] = {}
+    kept: Count = 0
+
+    @property
+    def service(self) -> Service:
+        return Service(model=self.key.model, slo_class=self.key.slo_class, phase=self.key.phase)
 
 
-class Figures(NamedTuple):
-    """All that templates are rated by."""
+class Header(Frozen):
+    """Everything of a library but the arrays."""
 
-    catalog: Catalog
-    efficiencies: Efficiencies
-    profile: Profile | None
-
-
-def build_library(
-    catalog: Catalog,
-    *,
-    levels: Sequence[tuple[str, str]],
-    configurations: Sequence[str],
-    n_max: int = 4,
-    rho: float = 12.0,
-    variants: Mapping[str, Sequence[str]] | None = None,
-    mixed_max: int = 3,
-    efficiencies: Efficiencies | None = None,
-    profile: Profile | None = None,
-) -> Library:
-    """Build the templates of `levels` on `configurations`.
-
-    Args:
-        levels: (model, SLO class) pairs.
-        configurations: names of those to combine; what a region sells is the allocation's business.
-        n_max: most equal nodes of a template.
-        rho: most GPU memory of a combination, as a multiple of the variant's weights (coral.md).
-        variants: model -> names of the checkpoints its quality policy allows; a missing model allows all.
-        mixed_max: most nodes of a template of two configurations; 1 leaves mixed ones out.
-        efficiencies: of every GPU that a configuration has; those that ship if None.
-        profile: measured points, by which the model is corrected where there are any.
-
-    Raises:
-        LibraryError: an unknown model, SLO class, variant or configuration, or a limit below 1.
-        ValueError: a GPU without efficiencies.
-    """
-    efficiencies = efficiencies or load_efficiencies()
-    figures = Figures(catalog, efficiencies, profile)
-    inputs = _inputs(figures, levels, configurations, variants or {}, n_max, mixed_max, rho)
-    nodes = {name: _configuration(catalog, name) for name in inputs.configurations}
-    built = [_build_service(figures, inputs, nodes, *level) for level in inputs.levels]
-    rated = sorted((r for b in built for r in b.rated), key=lambda r: (r.service.key, r.template.id))
-    return Library(
-        engine=ENGINE,
-        inputs=inputs,
-        templates=tuple(rated),
-        refused=tuple(b.refused for b in built),
-        considered=sum(b.considered for b in built),
-    )
-
-
-def _inputs(
-    figures: Figures,
-    levels: Sequence[tuple[str, str]],
-    configurations: Sequence[str],
-    variants: Mapping[str, Sequence[str]],
-    n_max: int,
-    mixed_max: int,
-    rho: float,
-) -> Inputs:
-    """The arguments in their one order, so that no order of asking makes another library."""
-    if n_max < 1 or mixed_max < 1 or rho < 1:
-        raise LibraryError(f"n_max, mixed_max and rho must be at least 1, got {n_max}, {mixed_max}, {rho}")
-    return Inputs(
-        catalog=figures.catalog.model_copy(update={"prices": ()}).digest,  # templates outlive prices
-        efficiencies=digest(figures.efficiencies),
-        profile=None if figures.profile is None else figures.profile.digest,
-        levels=tuple(sorted(set(levels))),
-        configurations=tuple(sorted(set(configurations))),
-        variants={model: tuple(sorted(names)) for model, names in sorted(variants.items())},
-        n_max=n_max,
-        mixed_max=mixed_max,
-        rho=rho,
-    )
+    schema_version: int = SCHEMA
+    inputs: Inputs
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True)
-class _Built:
-    rated: list[Rated]
-    refused: Refused
-    considered: int
+class Library:
+    """Templates of every service, with what they were built from."""
+
+    header: Header
+    arrays: tuple[Kept, ...] = field(repr=False)
+    """One for each part."""
+    figures: Figures | None = field(default=None, repr=False, compare=False)
+    """What makes templates of rows; None where nobody is to ask for one."""
+
+    @property
+    def inputs(self) -> Inputs:
+        return self.header.inputs
+
+    @cached_property
+    def digest(self) -> str:
+        """Of inputs and content."""
+        found = hashlib.sha256(canonical(self.header))
+        for kept in self.arrays:
+            for name in ARRAYS:
+                found.update(plain_array(getattr(kept, name)).tobytes())
+        return found.hexdigest()[:16]
+
+    @cached_property
+    def parts(self) -> Mapping[Key, "Shelf"]:
+        """By variant, service and runtime."""
+        shelves = (Shelf(self, part, kept) for part, kept in zip(self.header.parts, self.arrays, strict=True))
+        return MappingProxyType({shelf.part.key: shelf for shelf in shelves})
+
+    @cached_property
+    def by_service(self) -> Mapping[str, Sequence[Candidate]]:
+        """Service key -> the templates of all its variants, one after the other; services that have any."""
+        found: dict[str, list[Shelf]] = {}
+        for shelf in self.parts.values():
+            if len(shelf):
+                found.setdefault(shelf.part.service.key, []).append(shelf)
+        return MappingProxyType({key: Shelves(tuple(found[key])) for key in sorted(found)})
+
+    @cached_property
+    def services(self) -> Mapping[str, Service]:
+        """All that it was built for, with templates or without."""
+        return MappingProxyType({p.service.key: p.service for p in self.header.parts})
+
+    @property
+    def candidates(self) -> Iterator[Candidate]:
+        """Every template."""
+        return (candidate for shelf in self.parts.values() for candidate in shelf)
+
+    @cached_property
+    def refused(self) -> tuple[Refused, ...]:
+        """By service, over its variants."""
+        reasons: dict[str, dict[str, int]] = {key: {} for key in self.services}
+        for part in self.header.parts:
+            here = reasons[part.service.key]
+            for reason, count in part.refused.items():
+                here[reason] = here.get(reason, 0) + count
+        return tuple(
+            Refused(service=service, reasons=dict(sorted(reasons[key].items())))
+            for key, service in self.services.items()
+        )
+
+    @property
+    def considered(self) -> int:
+        """Combinations within rho, over all services and variants."""
+        return sum(part.considered for part in self.header.parts)
+
+    @property
+    def empty(self) -> dict[str, str]:
+        """Services without a template -> why, in words."""
+        return {key: self._why_empty(key) for key in self.services if key not in self.by_service}
+
+    def _why_empty(self, key: str) -> str:
+        parts = [part for part in self.header.parts if part.service.key == key]
+        if self.inputs.n_max < 1:
+            return f"n-max: {self.inputs.n_max} nodes, expected at least 1"
+        if self.inputs.rho < 1:
+            return f"rho: {self.inputs.rho:g} x the weights, expected at least 1, or they fit nowhere"
+        if not sum(part.considered for part in parts):
+            return f"over-rho: every node has {self.inputs.rho:g} x the weights in GPU memory, or more"
+        for reason, words in WHY_EMPTY.items():
+            if any(part.refused.get(reason) for part in parts):
+                return f"{reason}: {words}"
+        raise RuntimeError(f"{key}: considered combinations are neither kept nor refused")
 
 
-def _build_service(
-    figures: Figures,
-    inputs: Inputs,
-    nodes: Mapping[str, Configuration],
-    model_name: str,
-    slo_class: str,
-) -> _Built:
-    """The kept templates of one service, over all its allowed variants."""
-    rooflines = list(_rooflines(figures, inputs, model_name, slo_class))
-    best: dict[Combination, float] = {}
-    kept: list[Rated] = []
-    reasons: dict[str, int] = {}
-    considered = 0
-    for combination in enumerate_combinations(inputs.configurations, inputs.n_max, inputs.mixed_max):
-        split = best_split(combination, best)
-        own: list[tuple[Found, Roofline]] = []
-        for roofline in rooflines:
-            members = [nodes[name] for name in combination]
-            if not _small_enough(roofline, members, inputs.rho):
-                continue
-            considered += 1
-            found = search(roofline, members)
-            if isinstance(found, Refusal):
-                reasons[found.reason] = reasons.get(found.reason, 0) + 1
-            else:
-                own.append((found, roofline))
-        top = max(own, key=lambda pair: pair[0].throughput, default=None)
-        best[combination] = max(split, top[0].throughput if top else 0.0)
-        if top and top[0].throughput > split * (1 + 1e-9):
-            placement = describe(top[1], top[0])
-            kept.append(Rated(template=placement.template, rating=placement.rating))
-    service = Service(model=model_name, slo_class=slo_class, phase=inputs.phase)
-    return _Built(kept, Refused(service=service, reasons=dict(sorted(reasons.items()))), considered)
+WHY_EMPTY: Mapping[Reason, str] = MappingProxyType(
+    {
+        "slo-too-tight": "the model fits, but no placement meets its TTFT and TPOT",
+        "does-not-fit": "no combination within the limits has the memory for the model",
+        "no-parallelism": "no tensor-parallel degree divides both the model and the nodes in so few stages",
+        "gpu-not-allowed": "the checkpoint runs on no GPU of the configurations",
+    }
+)
+"""The one that comes nearest to serving first."""
 
 
-def _rooflines(figures: Figures, inputs: Inputs, model_name: str, slo_class: str) -> Iterator[Roofline]:
-    catalog, efficiencies = figures.catalog, figures.efficiencies
-    model = _model(catalog, model_name)
-    level = next((level for level in model.levels if level.slo_class == slo_class), None)
-    if level is None:
-        raise LibraryError(f"levels: {model_name!r} has no SLO class {slo_class!r}")
-    allowed = inputs.variants.get(model_name, tuple(v.name for v in model.variants))
-    if unknown := set(allowed) - {v.name for v in model.variants}:
-        raise LibraryError(f"variants: {model_name!r} has no variant {sorted(unknown)}")
-    gpus = {gpu.name: gpu for gpu in catalog.gpus}
-    for variant in model.variants:
-        if variant.name in allowed:
-            correction = correction_of(figures.profile, catalog, efficiencies, model, variant)
-            yield Roofline(model, variant, level, gpus, efficiencies, inputs.phase, correction)
+@dataclass(frozen=True)
+class Shelf(Sequence[Candidate]):
+    """The templates of one variant of a service."""
+
+    library: Library = field(repr=False)
+    part: Part
+    kept: Kept = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @overload
+    def __getitem__(self, row: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[Candidate]: ...
+    def __getitem__(self, row: int | slice) -> Candidate | Sequence[Candidate]:
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        at = range(len(self))[row]
+        return Candidate(
+            service=self.part.service,
+            variant=self.part.key.variant,
+            nodes=self.nodes(at),
+            throughput=float(self.kept.throughput[at]),
+            make=lambda: self.rated(at),
+        )
+
+    def nodes(self, row: int) -> tuple[str, ...]:
+        """The combination of a row."""
+        known = self.library.inputs.configurations
+        return tuple(known[c].name for c in self.kept.combination[row].tolist() if c >= 0)
+
+    @cached_property
+    def inputs(self) -> ServiceInputs:
+        """What its templates are rated by.
+
+        Raises:
+            LibraryError: the library was opened without figures.
+        """
+        figures, key = self.library.figures, self.part.key
+        if figures is None:
+            raise LibraryError("library: opened without the catalog that it was built from")
+        (roofline,) = figures.rooflines(key.model, key.slo_class, key.phase, (key.variant,))
+        return ServiceInputs(roofline, key.runtime)
+
+    def rated(self, row: int) -> Rated:
+        """The template of a row, whole."""
+        placement = placement_of(self.inputs, self.library.inputs.configurations, self.kept, row)
+        return Rated(template=placement.template, rating=placement.rating)
 
 
-def _small_enough(roofline: Roofline, nodes: Sequence[Configuration], rho: float) -> bool:
-    memory = sum(node.gpus * roofline.gpus[node.gpu].memory_gb for node in nodes)
-    return memory * 1e9 <= rho * roofline.shape.total_bytes
+@dataclass(frozen=True)
+class Shelves(Sequence[Candidate]):
+    """Those of several variants, one after the other."""
+
+    shelves: tuple[Shelf, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.shelves))
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return (candidate for shelf in self.shelves for candidate in shelf)
+
+    @overload
+    def __getitem__(self, row: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[Candidate]: ...
+    def __getitem__(self, row: int | slice) -> Candidate | Sequence[Candidate]:
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        at = range(len(self))[row]
+        for shelf in self.shelves:
+            if at < len(shelf):
+                return shelf[at]
+            at -= len(shelf)
+        raise IndexError(row)
 
 
-def _configuration(catalog: Catalog, name: str) -> Configuration:
-    found = next((c for c in catalog.configurations if c.name == name), None)
-    if found is None:
-        raise LibraryError(f"configurations: {name!r} is not in the catalog")
-    return found
-
-
-def _model(catalog: Catalog, name: str) -> Model:
-    found = next((m for m in catalog.models if m.name == name), None)
-    if found is None:
-        raise LibraryError(f"levels: model {name!r} is not in the catalog")
-    return found
+def plain_array(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """The same on every machine: rows after each other, the least byte of a number first."""
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

@@ -7,15 +7,15 @@ from typing import Protocol
 from schemas.problems import Answer, Problem
 from solver import allocation
 from solver.answers import METHOD
+from solver.candidates import Templates
 from solver.columns import ProblemError
-from solver.library import Library
 
 
 class Method(Protocol):
     """Answers a problem; raises ProblemError for one that cannot be put."""
 
     def __call__(
-        self, problem: Problem, library: Library, *, clock: Callable[[], float] | None = None
+        self, problem: Problem, library: Templates, *, clock: Callable[[], float] | None = None
     ) -> Answer: ...
 
 

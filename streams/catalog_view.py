@@ -62,7 +62,7 @@ def _found(option: str, name: str, entries: Sequence[Any]) -> Any:
     raise ValueError(f"{option}: {name!r} is not in the catalog, expected one of {known}")
 
 
-def _table(title: str, *columns: str) -> Table:
+def plain_table(title: str, *columns: str) -> Table:
     return Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
 
 
@@ -70,7 +70,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _models(catalog: Catalog) -> Table:
-    table = _table("Models", "model", "layers", "params, 10^9", "checkpoints", "served as")
+    table = plain_table("Models", "model", "layers", "params, 10^9", "checkpoints", "served as")
     for model in catalog.models:
         size = Shape(model.architecture, model.variants[0]).total_weights / 1e9
         names = ", ".join(variant.name for variant in model.variants)
@@ -80,7 +80,7 @@ def _models(catalog: Catalog) -> Table:
 
 
 def _gpus(catalog: Catalog) -> Table:
-    table = _table("GPUs", "GPU", "GB", "GB/s", "16-bit TFLOPS", "fp8", "link, GB/s", "nodes of")
+    table = plain_table("GPUs", "GPU", "GB", "GB/s", "16-bit TFLOPS", "fp8", "link, GB/s", "nodes of")
     for gpu in catalog.gpus:
         nodes = ", ".join(str(c.gpus) for c in catalog.configurations if c.gpu == gpu.name) or "-"
         fp8 = "-" if gpu.fp8_tflops is None else f"{gpu.fp8_tflops:g}"
@@ -90,7 +90,7 @@ def _gpus(catalog: Catalog) -> Table:
 
 
 def _regions(catalog: Catalog) -> Table:
-    table = _table("Regions", "region", "market", "prices", "zone to zone", "USD/GB")
+    table = plain_table("Regions", "region", "market", "prices", "zone to zone", "USD/GB")
     markets = sorted({(p.cloud, p.region, p.market) for p in catalog.prices})
     wires = {(r.cloud, r.name): r.between_zones for r in catalog.regions}
     for cloud, region, market in markets:
@@ -103,7 +103,7 @@ def _regions(catalog: Catalog) -> Table:
 
 def _workloads(catalog: Catalog) -> Table:
     columns = ("input, mean", "p50", "p99", "output, mean", "p50", "p99", "dispersion", "assumed")
-    table = _table("Workloads", "workload", *columns)
+    table = plain_table("Workloads", "workload", *columns)
     for w in catalog.workloads:
         lengths: list[str] = []
         for mean, quantiles in (
@@ -118,7 +118,7 @@ def _workloads(catalog: Catalog) -> Table:
 
 
 def _setups(catalog: Catalog) -> Table:
-    table = _table("Set-ups", "set-up", "models", "configurations", "regions", "requests/s a model")
+    table = plain_table("Set-ups", "set-up", "models", "configurations", "regions", "requests/s a model")
     for s in catalog.setups:
         places = ", ".join(s.regions)
         table.add_row(
@@ -131,7 +131,7 @@ def _setups(catalog: Catalog) -> Table:
 
 
 def _model(model: Model) -> View:
-    checkpoints = _table(
+    checkpoints = plain_table(
         model.name, "checkpoint", "weights, GB", "a layer, MB", "KV a token, bytes", "TP", "runs on"
     )
     sizes = []
@@ -152,7 +152,7 @@ def _model(model: Model) -> View:
         figures = (f"{shape.total_bytes / 1e9:.2f}", f"{shape.layer_bytes / 1e6:.1f}", f"{cache:g}")
         table_gpus = ", ".join(variant.gpus)
         checkpoints.add_row(f"{variant.name}: {variant.checkpoint}", *figures, _commas(degrees), table_gpus)
-    promises = _table("Promises", "SLO class", "TTFT", "TPOT", "workload", "tokens in", "out")
+    promises = plain_table("Promises", "SLO class", "TTFT", "TPOT", "workload", "tokens in", "out")
     for level in model.levels:
         w = level.workload
         times = (_commas(f"p{o.percentile:g} {o.ms:g} ms" for o in kind) for kind in (level.ttft, level.tpot))
@@ -165,10 +165,10 @@ def _gpu(catalog: Catalog, gpu: Gpu) -> View:
     configurations = [c for c in catalog.configurations if c.gpu == gpu.name]
     names = {c.name for c in configurations}
     prices = [p for p in catalog.prices if p.configuration in names]
-    figures = _table(gpu.name, "figure", "value")
+    figures = plain_table(gpu.name, "figure", "value")
     for name, value in gpu.model_dump(mode="json", exclude_none=True).items():
         figures.add_row(name, f"{value:g}" if isinstance(value, float) else str(value))
-    nodes = _table("Nodes", "configuration", "network, Gbit/s", "by cloud", "source")
+    nodes = plain_table("Nodes", "configuration", "network, Gbit/s", "by cloud", "source")
     for c in configurations:
         clouds = _commas(f"{cloud} {gbps:g}" for cloud, gbps in c.network_gbps_by_cloud.items())
         nodes.add_row(c.name, f"{c.network_gbps:g}", clouds, c.source)
@@ -181,7 +181,7 @@ def _gpu(catalog: Catalog, gpu: Gpu) -> View:
 
 
 def _price_table(prices: Sequence[ListPrice]) -> Table:
-    table = _table("Prices", "region", "market", "configuration", "sold as", "USD/h", "basis", "source")
+    table = plain_table("Prices", "region", "market", "configuration", "sold as", "USD/h", "basis", "source")
     for p in prices:
         basis = p.basis if p.note is None else f"{p.basis}: {p.note}"
         where = f"{p.cloud}/{p.region}" if p.zone == "*" else f"{p.cloud}/{p.region}/{p.zone}"

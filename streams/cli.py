@@ -23,6 +23,7 @@ from streams.commands import (
     operating,
     profiles,
     routing,
+    templates,
     workers,
 )
 from streams.commands.shared import bad_input, refused
@@ -33,7 +34,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Serve many LLMs on mixed cloud GPUs at least cost: an event-driven control plane.",
 )
-for part in (demo, workers, nodes, models, catalogs, profiles, explain, routing, operating, looking):
+for part in (
+    demo,
+    workers,
+    nodes,
+    models,
+    catalogs,
+    profiles,
+    templates,
+    explain,
+    routing,
+    operating,
+    looking,
+):
     app.add_typer(part.app)
 
 

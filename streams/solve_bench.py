@@ -7,16 +7,22 @@ import os
 import time
 from pathlib import Path
 
-from schemas.base import digest
-from schemas.catalog import Catalog, load_catalog
-from schemas.performance import Efficiencies, load_efficiencies
+from schemas.catalog import load_catalog
+from schemas.performance import load_efficiencies
 from schemas.problems import Answer, Pool, Problem, ServiceDemand, Stock
 from solver.answers import METHOD
-from solver.library import Library, LibraryError, build_library, load_library
+from solver.building import build_library, inputs_of
+from solver.figures import Figures
+from solver.library import Library, LibraryError
+from solver.library_file import SUFFIX, load_library, save_library
 from solver.methods import method
-from solver.profiles import Profile, load_profile
-from solver.roofline import ENGINE
+from solver.profiles import load_profile
+from solver.setups import Scope, configuration_of
 from streams.solve_worker import Bench
+
+N_MAX, MIXED_MAX = 4, 3
+"""Most equal nodes of a template, and most of two configurations: as many as the integer program, which takes
+all of them as columns, solves in time. The sweep itself could do more."""
 
 
 def open_bench(
@@ -39,8 +45,15 @@ def open_bench(
     """
     known = load_catalog(Path(catalog))
     profile = load_profile([Path(path) for path in profiles], known)
-    figures = known, load_efficiencies(Path(efficiencies)), profile
-    library = _library(*figures, levels, configurations, Path(cache))
+    figures = Figures(known, load_efficiencies(Path(efficiencies)), profile)
+    scope = Scope(
+        levels=tuple((model, slo_class) for model, slo_class in levels),
+        configurations=tuple(configuration_of(known, name) for name in configurations),
+        variants={},
+        n_max=N_MAX,
+        mixed_max=MIXED_MAX,
+    )
+    library = _library(figures, scope, Path(cache))
     solve = method(METHOD)
 
     def answer(problem: Problem) -> Answer:
@@ -50,30 +63,19 @@ def open_bench(
     return Bench(library.digest, answer)
 
 
-def _library(
-    catalog: Catalog,
-    efficiencies: Efficiencies,
-    profile: Profile | None,
-    levels: list[tuple[str, str]],
-    configurations: list[str],
-    cache: Path,
-) -> Library:
-    pairs = [(model, slo_class) for model, slo_class in levels]
-    measured = profile and profile.digest
-    key = digest([catalog.digest, digest(efficiencies), measured, pairs, configurations, ENGINE])
-    path = cache / f"{key}.json.gz"
+def _library(figures: Figures, scope: Scope, cache: Path) -> Library:
+    inputs = inputs_of(figures, scope)
+    path = cache / f"{inputs.digest}{SUFFIX}"
     if path.exists():
         try:
-            return load_library(path)
+            return load_library(path, figures, inputs)
         except LibraryError:
             path.unlink(missing_ok=True)  # of an older version or cut short: built again
-    library = build_library(
-        catalog, levels=pairs, configurations=configurations, efficiencies=efficiencies, profile=profile
-    )
+    library = build_library(figures, scope)
     cache.mkdir(parents=True, exist_ok=True)
     # Renamed into place: a standby may be reading, or writing the same.
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    library.save(unfinished)
+    save_library(library, unfinished)
     unfinished.replace(path)
     return library
 
@@ -81,13 +83,12 @@ def _library(
 def _first_problem(library: Library) -> Problem:
     """Something to solve for every service, with one node of everything in one made-up pool."""
     pool = Pool(cloud="warm", region="up", market="on-demand")
-    services = {rated.service.key: rated.service for rated in library.templates}
     return Problem(
         id="warm-up",
         library=library.digest,
-        demands=tuple(ServiceDemand(service=service, rate=1.0) for service in services.values()),
+        demands=tuple(ServiceDemand(service=service, rate=1.0) for service in library.services.values()),
         stocks=tuple(
-            Stock(pool=pool, configuration=name, nodes=1, usd_per_hour=1.0)
-            for name in library.inputs.configurations
+            Stock(pool=pool, configuration=node.name, nodes=1, usd_per_hour=1.0)
+            for node in library.inputs.configurations
         ),
     )

@@ -9,8 +9,8 @@ import pytest
 from schemas.problems import Answer, Problem, Service
 from solver import allocation
 from solver.allocation import NoAnswerError, solve
+from solver.candidates import Refused, Templates
 from solver.columns import Columns, ProblemError, make_columns
-from solver.library import Library, Refused
 from solver.methods import METHODS, method
 from solver.verify import verify
 
@@ -37,7 +37,7 @@ def brute_force(columns: Columns) -> tuple[float, float]:
         shortfall = round(100 * max(shares, default=0.0) + sum(shares), 6)
         cost = sum(
             k * c.usd_per_hour
-            + max(0, k - c.running) * c.usd_per_hour * columns.ratio.get(c.template.model, 0)
+            + max(0, k - c.running) * c.usd_per_hour * columns.ratio.get(c.service.model, 0)
             for c, k in zip(rows, counts, strict=True)
         )
         best = min(best, (shortfall, cost))
@@ -50,7 +50,7 @@ def shortfall(columns: Columns, answer: Answer) -> float:
     return 100 * max(shares, default=0.0) + sum(shares)
 
 
-def random_case(seed: int, box: Any) -> tuple[Problem, Library]:
+def random_case(seed: int, box: Any) -> tuple[Problem, Templates]:
     """Two models, up to two templates each, two pools; stock of up to two nodes; some running or refused."""
     rng = random.Random(seed)
     names = ["a", "b"]
@@ -147,7 +147,7 @@ def test_an_impossible_slo_is_named(box: Any) -> None:
     problem = box.problem(library, {"m": 1.0, "n": 1.0, "o": 1.0, "p": 1.0}, [box.stock("a", 4, 1.0)])
     answer = solve(problem, library)
     assert verify(problem, answer) == ()
-    assert [c.template.model for c in answer.chosen] == ["m"]
+    assert [c.service.model for c in answer.chosen] == ["m"]
     assert {u.service.model: u.binding for u in answer.unmet} == {
         "n": "no template meets the SLO",
         "o": "no template fits",
