@@ -52,7 +52,7 @@ def explain(
     place = _place(stages, place)
     allowed = _degrees(roofline, node, tp)
     first, last = place in {"alone", "first"}, place in {"alone", "last"}
-    held = [_Held(roofline, node_slot(node, t, first=first, last=last), layers, stages) for t in allowed]
+    held = [Held(roofline, node_slot(node, t, first=first, last=last), layers, stages) for t in allowed]
     best = max(held, key=lambda h: node.gpus // h.slot.tp * h.best_rate(BATCHES))
     return _explained(best, node, place)
 
@@ -102,7 +102,7 @@ def _degrees(roofline: Roofline, node: Configuration, tp: int | None) -> list[in
 
 
 @dataclass(frozen=True)
-class _Held:
+class Held:
     """Layers held by one replica, and all that is compared about them."""
 
     roofline: Roofline
@@ -200,7 +200,7 @@ def _ms(seconds: Values) -> float:
 # ----------------------------------------------------------------------------------------------- verdict
 
 
-def _explained(held: _Held, node: Configuration, place: Place) -> Explanation:
+def _explained(held: Held, node: Configuration, place: Place) -> Explanation:
     r, replicas = held.roofline, node.gpus // held.slot.tp
     free, allowed = held.rates(BATCHES)
     best = int(np.argmax(allowed))  # the smallest batch if none is allowed
@@ -245,18 +245,18 @@ def _tightest(bounds: Sequence[Bound]) -> Limit:
     return max(bounds, key=lambda bound: bound.needs / max(bound.allowed, 1e-9)).limit
 
 
-def _gains(held: _Held) -> dict[Limit, float]:
+def _gains(held: Held) -> dict[Limit, float]:
     base = held.best_rate(FINE)
     if not base:
         return {}
     return {limit: more.best_rate(FINE) / base - 1 for limit, more in _with_more(held).items()}
 
 
-def _with_more(held: _Held) -> dict[Limit, _Held]:
+def _with_more(held: Held) -> dict[Limit, Held]:
     """The same stage with a tenth more of each resource, one at a time."""
     r, slot = held.roofline, held.slot
 
-    def gpu(*fields: str) -> _Held:
+    def gpu(*fields: str) -> Held:
         had = r.gpus[slot.gpu]
         given = {f: value * MORE for f in fields if (value := getattr(had, f)) is not None}
         return replace(held, roofline=replace(r, gpus={**r.gpus, slot.gpu: had.model_copy(update=given)}))

@@ -23,7 +23,7 @@ from schemas.problems import Service
 from solver.candidates import Candidate, Rated, Refused
 from solver.figures import Figures
 from solver.kept import Kept, Key, Reason, ServiceInputs
-from solver.rows import placement_of
+from solver.rows import identity_of, placement_of
 
 SCHEMA = 3
 """Version of the library and its file; a reader refuses others."""
@@ -239,6 +239,14 @@ class Shelf(Sequence[Candidate]):
             raise LibraryError("library: opened without the catalog that it was built from")
         (roofline,) = figures.rooflines(key.model, key.slo_class, key.phase, (key.variant,))
         return ServiceInputs(roofline, key.runtime)
+
+    def find(self, template: str) -> int | None:
+        """The row of a template's id."""
+        known = self.library.inputs.configurations
+        rows = (
+            row for row in range(len(self)) if identity_of(self.inputs, known, self.kept, row) == template
+        )
+        return next(rows, None)
 
     def rated(self, row: int) -> Rated:
         """The template of a row, whole."""

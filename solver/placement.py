@@ -169,30 +169,40 @@ def _hand_out(more: Floats, cut: float, total: int) -> tuple[int, ...]:
 
 
 def describe(roofline: Roofline, found: Found) -> Placement:
-    """The template and the rating of a placement."""
-    variant, names = roofline.variant, tuple(node.name for node in found.nodes)
-    stages = _stages(roofline, found)
-    model, args = roofline.model.name, variant.vllm_args
+    """The template and the rating of a chain."""
+    names, stages = tuple(node.name for node in found.nodes), _stages(roofline, found)
+    return travelling(roofline, RUNTIME, names, stages, latency(roofline, found), found.throughput)
+
+
+def travelling(
+    roofline: Roofline,
+    runtime: Runtime,
+    nodes: tuple[str, ...],
+    stages: tuple[TemplateStage, ...],
+    table: LatencyTable,
+    throughput: float,
+) -> Placement:
+    """The template and the rating of a placement of either runtime."""
+    variant, level = roofline.variant, roofline.level
+    model, args, revision = roofline.model.name, variant.vllm_args, variant.revision
     template = Template(
-        id=Template.identity(
-            model, variant.name, args, roofline.phase, RUNTIME, names, stages, variant.revision
-        ),
+        id=Template.identity(model, variant.name, args, roofline.phase, runtime, nodes, stages, revision),
         model=model,
         variant=variant.name,
         checkpoint=variant.checkpoint,
         vllm_args=args,
-        revision=variant.revision,
+        revision=revision,
         unverified=variant.unverified,
         phase=roofline.phase,
-        runtime=RUNTIME,
-        nodes=names,
+        runtime=runtime,
+        nodes=nodes,
         stages=stages,
-        latency=latency(roofline, found),
+        latency=table,
     )
     rating = Rating(
-        slo_class=roofline.level.slo_class,
-        throughput=found.throughput,
-        workload=workload_digest(roofline.level.workload),
+        slo_class=level.slo_class,
+        throughput=throughput,
+        workload=workload_digest(level.workload),
         engine=ENGINE,
     )
     return Placement(template, rating)

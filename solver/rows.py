@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from schemas.catalog import Configuration
-from schemas.problems import LatencyTable, Rating, Template, TemplateRank, TemplateStage
+from schemas.problems import LatencyTable, Template, TemplateRank, TemplateStage
 from solver.kept import Kept, ServiceInputs
-from solver.placement import Found, Placement, best_cut, chain_slots, describe, workload_digest
-from solver.roofline import BATCHES, ENGINE, Roofline, Slot
+from solver.placement import Found, Placement, best_cut, chain_slots, describe, travelling
+from solver.roofline import BATCHES, Roofline, Slot
 from solver.tables import node_slot
 
 
@@ -26,11 +26,51 @@ def placement_of(
     Args:
         configurations: what the row's indices refer to.
     """
-    columns = np.flatnonzero(kept.combination[row] >= 0)
-    nodes = [configurations[c] for c in kept.combination[row, columns].tolist()]
+    r, nodes = inputs.roofline, _nodes(configurations, kept, row)
     if inputs.runtime == "vllm":
-        return describe(inputs.roofline, _chain(inputs.roofline, nodes, kept, row))
-    return _describe_shared(inputs.roofline, _shares(inputs.roofline, nodes, kept, row), nodes, kept, row)
+        return describe(r, _chain(r, nodes, kept, row))
+    shares, depth = _shares(r, nodes, kept, row), int(kept.stages[row])
+    stages = tuple(_stage(r, [s for s in shares if s.stage == stage], depth) for stage in range(depth))
+    names, throughput = tuple(node.name for node in nodes), float(kept.throughput[row])
+    return travelling(r, "coral", names, stages, _latency(r, shares, depth), throughput)
+
+
+def identity_of(inputs: ServiceInputs, configurations: Sequence[Configuration], kept: Kept, row: int) -> str:
+    """The template's id, far faster than the template: to look for an id among all rows."""
+    r, nodes = inputs.roofline, _nodes(configurations, kept, row)
+    held: list[tuple[int, list[TemplateRank]]]
+    if inputs.runtime == "vllm":
+        chain = _chain(r, nodes, kept, row)
+        nodes = list(chain.nodes)
+        ranks = [rank for k, node in enumerate(nodes) for rank in _bare_ranks(k, node, chain.tp)]
+        held = [(layers, [rank]) for layers, rank in zip(chain.layers, ranks, strict=True)]
+    else:
+        held = [(0, []) for _ in range(int(kept.stages[row]))]
+        for k, node in enumerate(nodes):
+            stage, layers, tp = (int(a[row, k]) for a in (kept.stage_of, kept.layers, kept.tp))
+            held[stage] = layers, [*held[stage][1], *_bare_ranks(k, node, tp)]
+    stages = tuple(TemplateStage.model_construct(layers=j, ranks=tuple(ranks)) for j, ranks in held)
+    v, names = r.variant, tuple(node.name for node in nodes)
+    return Template.identity(
+        r.model.name, v.name, v.vllm_args, r.phase, inputs.runtime, names, stages, v.revision
+    )
+
+
+def _nodes(configurations: Sequence[Configuration], kept: Kept, row: int) -> list[Configuration]:
+    return [configurations[c] for c in kept.combination[row].tolist() if c >= 0]
+
+
+def _devices(node: Configuration, tp: int) -> list[tuple[int, ...]]:
+    """Of each of a node's ranks."""
+    return [tuple(range(first, first + tp)) for first in range(0, node.gpus, tp)]
+
+
+def _bare_ranks(k: int, node: Configuration, tp: int) -> list[TemplateRank]:
+    """Ranks of any memory, which does not identify."""
+    return [
+        TemplateRank.model_construct(node=k, device_ids=devices, memory_gb=1.0)
+        for devices in _devices(node, tp)
+    ]
 
 
 # ------------------------------------------------------------------------------------------- runtime vllm
@@ -60,6 +100,8 @@ class _Share:
     """A node in its stage: what each of its replicas does."""
 
     node: int
+    """Its place in the combination."""
+    configuration: Configuration
     stage: int
     layers: int
     slot: Slot
@@ -77,42 +119,9 @@ def _shares(roofline: Roofline, nodes: Sequence[Configuration], kept: Kept, row:
         slot = node_slot(node, tp, first=stage == 0, last=stage == stages - 1)
         rates = roofline.table(slot, stages)[:, layers - 1]
         best, replicas = int(np.argmax(rates)), node.gpus // tp
-        found.append(
-            _Share(k, stage, layers, slot, replicas, float(BATCHES[best]), replicas * float(rates[best]))
-        )
+        batch, given = float(BATCHES[best]), replicas * float(rates[best])
+        found.append(_Share(k, node, stage, layers, slot, replicas, batch, given))
     return found
-
-
-def _describe_shared(
-    roofline: Roofline, shares: Sequence[_Share], nodes: Sequence[Configuration], kept: Kept, row: int
-) -> Placement:
-    variant, names = roofline.variant, tuple(node.name for node in nodes)
-    depth = int(kept.stages[row])
-    stages = tuple(_stage(roofline, [s for s in shares if s.stage == stage], depth) for stage in range(depth))
-    model, args = roofline.model.name, variant.vllm_args
-    template = Template(
-        id=Template.identity(
-            model, variant.name, args, roofline.phase, "coral", names, stages, variant.revision
-        ),
-        model=model,
-        variant=variant.name,
-        checkpoint=variant.checkpoint,
-        vllm_args=args,
-        revision=variant.revision,
-        unverified=variant.unverified,
-        phase=roofline.phase,
-        runtime="coral",
-        nodes=names,
-        stages=stages,
-        latency=_latency(roofline, shares, depth),
-    )
-    rating = Rating(
-        slo_class=roofline.level.slo_class,
-        throughput=float(kept.throughput[row]),
-        workload=workload_digest(roofline.level.workload),
-        engine=ENGINE,
-    )
-    return Placement(template, rating)
 
 
 def _stage(roofline: Roofline, shares: Sequence[_Share], depth: int) -> TemplateStage:
@@ -120,9 +129,10 @@ def _stage(roofline: Roofline, shares: Sequence[_Share], depth: int) -> Template
     for share in shares:
         cache = roofline.cache_bytes(share.slot, float(share.layers), depth * share.batch)
         memory = float(roofline.weight_bytes(share.slot, float(share.layers)) + cache) / 1e9
-        for replica in range(share.replicas):
-            devices = tuple(range(replica * share.slot.tp, (replica + 1) * share.slot.tp))
-            ranks.append(TemplateRank(node=share.node, device_ids=devices, memory_gb=memory))
+        ranks += [
+            TemplateRank(node=share.node, device_ids=devices, memory_gb=memory)
+            for devices in _devices(share.configuration, share.slot.tp)
+        ]
     return TemplateStage(layers=shares[0].layers, ranks=tuple(ranks))
 
 
