@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.catalog import Configuration
 from solver.roofline import Roofline, Slot
@@ -146,7 +145,31 @@ def made_up(
     room = rng.integers(0, 2 * layers, (1, most_stages, configurations, 1))
     that: Floats = np.where(np.arange(layers) < room, speed * falling, 0.0)
     if digits is not None:
-        that = np.ceil(that / 10**-digits) * 10.0**-digits
-    names = tuple(f"node-{c}" for c in range(configurations))
-    tp: NDArray[np.int64] = (that > 0).astype(np.int64)
-    return NodeTable(names, tuple(range(1, most_stages + 1)), that, tp)
+        that = np.ceil(that * 10**digits) / 10**digits
+    return as_table(that)
+
+
+def as_table(that: Floats) -> NodeTable:
+    """A table of throughputs [position, S - 1, c, j - 1]; a lone stage is first and last at once."""
+    that[:, 0] = that[0, 0]
+    names = tuple(f"node-{c}" for c in range(that.shape[2]))
+    return NodeTable(names, tuple(range(1, that.shape[1] + 1)), that, (that > 0).astype(np.int64))
+
+
+def given(table: NodeTable, nodes: Sequence[int], layers: Sequence[int], stage_of: Sequence[int]) -> float:
+    """What a placement gives: the least of its stages', each the sum of its nodes'.
+
+    Args:
+        layers: of each stage.
+        stage_of: of each node.
+    """
+    stages = len(layers)
+    assert sum(layers) == table.throughput.shape[-1]
+    assert min(layers) >= 1
+    assert set(stage_of) == set(range(stages))
+    least = float("inf")
+    for s, j in enumerate(layers):
+        place = 0 if s == 0 else 2 if s == stages - 1 else 1  # first, last, middle
+        mine = [c for c, stage in zip(nodes, stage_of, strict=True) if stage == s]
+        least = min(least, sum(float(table.throughput[place, stages - 1, c, j - 1]) for c in mine))
+    return least

@@ -1,6 +1,6 @@
 """The references against each other: all cuts one by one, stage after stage, and the paper's program."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,31 +8,22 @@ import pytest
 from schemas.catalog import Configuration, Phase
 from solver.placement_ilp import Unproven, program, solve_placement, solve_program
 from solver.roofline import BATCHES, Roofline
-from solver.tables import NodeTable, node_table
+from solver.tables import node_table
 from tests.solver.references import (
+    as_table,
     assignments,
     best_cuts,
     best_of_all_cuts,
     best_of_stages,
     best_shared,
     chain_rates,
+    given,
     made_up,
     stage_rates,
 )
 
 Make = Callable[..., Roofline]
 Nodes = Callable[..., list[Configuration]]
-
-
-def given(table: NodeTable, nodes: Sequence[int], layers: Sequence[int], stage_of: Sequence[int]) -> float:
-    """What a placement gives: the least of its stages', each the sum of its nodes'."""
-    depth = table.stages.index(len(layers))
-    least = float("inf")
-    for s, j in enumerate(layers):
-        place = 0 if s == 0 else 2 if s == len(layers) - 1 else 1
-        mine = [c for c, stage in zip(nodes, stage_of, strict=True) if stage == s]
-        least = min(least, sum(float(table.throughput[place, depth, c, j - 1]) for c in mine))
-    return least
 
 
 def test_stage_after_stage_finds_what_every_cut_one_by_one_does() -> None:
@@ -63,7 +54,6 @@ def test_the_program_finds_what_going_through_all_placements_does(seed: int) -> 
         assert (found.throughput if found else 0.0) == pytest.approx(expected, rel=1e-9)
         if found:
             assert found.bound == pytest.approx(expected, rel=1e-7)
-            assert sum(found.layers) == table.throughput.shape[-1]
             assert given(table, nodes, found.layers, found.stage_of) == pytest.approx(found.throughput)
     whole = solve_placement(table, nodes)
     assert (whole.throughput if whole else 0.0) == pytest.approx(best_shared(table, nodes), rel=1e-9)
@@ -71,11 +61,11 @@ def test_the_program_finds_what_going_through_all_placements_does(seed: int) -> 
 
 def test_a_stage_is_as_good_as_its_nodes_together_and_ends_differ() -> None:
     """By hand: 3 layers; the slow pair shares the first stage, where the fast node alone would be worse."""
-    that = np.zeros((3, 3, 2, 3))
+    that = np.zeros((3, 3, 2, 3))  # positions, stages, configurations, layers
     that[:, 1, 0] = [6, 3, 0]  # slow: two of them give 6 with two layers
     that[:, 1, 1] = [9, 4, 0]  # fast
     that[0, 1, 1] = 0  # but has no room for the embedding
-    table = NodeTable(("slow", "fast"), (1, 2, 3), that, np.ones(that.shape, dtype=np.int64))
+    table = as_table(that)
     found = solve_placement(table, (0, 0, 1))
     assert found is not None
     assert (found.throughput, found.layers, found.stage_of) == (6, (2, 1), (0, 0, 1))
