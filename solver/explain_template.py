@@ -74,7 +74,7 @@ class TemplateExplanation(Frozen):
     bottleneck: int
     """Index of the slowest stage."""
     one_more_node: tuple[OneMore, ...]
-    """By what they add, the most first."""
+    """By what they add beyond what they would give alone, the most first."""
 
 
 def explain_template(
@@ -208,4 +208,4 @@ def _one_more(
         )
         for node in more
     ]
-    return tuple(sorted(found, key=lambda one: -one.throughput))
+    return tuple(sorted(found, key=lambda one: one.alone - one.adds))

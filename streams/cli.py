@@ -16,6 +16,7 @@ from schemas.settings import load_settings
 from streams.commands import (
     catalogs,
     demo,
+    evaluate,
     explain,
     looking,
     models,
@@ -43,6 +44,7 @@ for part in (
     profiles,
     templates,
     explain,
+    evaluate,
     routing,
     operating,
     looking,

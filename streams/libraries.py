@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from schemas.catalog import PAPER_CATALOG, load_catalog
+from schemas.catalog import PAPER_CATALOG, Catalog, Runtime, load_catalog
 from schemas.performance import load_efficiencies
 from schemas.settings import Settings
 from solver.figures import Figures
@@ -36,14 +36,22 @@ def setup_of(settings: Settings, name: str | None, catalog: Path | None = None) 
     return own_setup(load_catalog(catalog or own_catalog or settings.catalog), asked, path.stem)
 
 
-def figures_of(settings: Settings, catalog: Path) -> Figures:
+def figures_for(settings: Settings, catalog: Catalog) -> Figures:
     """All that templates are rated by, with the settings' efficiencies and measured points.
 
     Raises:
         OSError, ValueError: as the loaders.
     """
-    known = load_catalog(catalog)
-    return Figures(known, load_efficiencies(settings.efficiencies), load_profile(settings.profiles, known))
+    profile = load_profile(settings.profiles, catalog)
+    return Figures(catalog, load_efficiencies(settings.efficiencies), profile)
+
+
+def runtime_of(name: str | None) -> Runtime | None:
+    """What `--runtime` names; None for the set-up's own."""
+    runtimes: dict[str | None, Runtime | None] = {None: None, "vllm": "vllm", "coral": "coral"}
+    if name not in runtimes:
+        raise ValueError(f"--runtime: {name!r}, expected vllm or coral")
+    return runtimes[name]
 
 
 def open_library(settings: Settings, path: Path, catalog: Path | None = None) -> Library:
@@ -59,7 +67,7 @@ def open_library(settings: Settings, path: Path, catalog: Path | None = None) ->
     plain = load_library(path)
     places: Sequence[Path] = (settings.catalog, PAPER_CATALOG) if catalog is None else (catalog,)
     for place in places:
-        figures = figures_of(settings, place)
+        figures = figures_for(settings, load_catalog(place))
         if figures.catalog_digest == plain.inputs.catalog:
             return load_library(path, figures)
-    return load_library(path, figures_of(settings, places[0]))  # which says what is stale
+    return load_library(path, figures_for(settings, load_catalog(places[0])))  # which says what is stale

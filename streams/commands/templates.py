@@ -163,15 +163,8 @@ def _asked(
 ) -> "tuple[Setup, Figures]":
     from dataclasses import replace
 
-    from schemas.catalog import Runtime
-    from schemas.performance import load_efficiencies
-    from solver.figures import Figures
-    from solver.profiles import load_profile
-    from streams.libraries import setup_of
+    from streams.libraries import figures_for, runtime_of, setup_of
 
-    runtimes: dict[str | None, Runtime | None] = {None: None, "vllm": "vllm", "coral": "coral"}
-    if runtime not in runtimes:
-        raise ValueError(f"--runtime: {runtime!r}, expected vllm or coral")
     if n_max is not None and n_max < 0:
         raise ValueError(f"--n-max: {n_max}, expected at least 1")
     if rho is not None and not 0 < rho < float("inf"):
@@ -179,9 +172,8 @@ def _asked(
     if cores is not None and cores < 1:
         raise ValueError(f"--cores: {cores}, expected at least 1")
     found = setup_of(settings, setup, catalog)
-    profile = load_profile(settings.profiles, found.catalog)
-    figures = Figures(found.catalog, load_efficiencies(settings.efficiencies), profile)
-    return replace(found, scope=found.scope.with_limits(runtimes[runtime], n_max, rho)), figures
+    scope = found.scope.with_limits(runtime_of(runtime), n_max, rho)
+    return replace(found, scope=scope), figures_for(settings, found.catalog)
 
 
 def _older(path: Path) -> "Library | None":
