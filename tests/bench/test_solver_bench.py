@@ -12,10 +12,15 @@ import time
 import pytest
 
 from schemas.catalog import Catalog, load_catalog
+from schemas.performance import load_efficiencies
 from schemas.problems import Pool, Problem, Running, Service, ServiceDemand, Stock
-from solver.library import Library, build_library
+from solver.building import build_library
+from solver.figures import Figures
+from solver.library import Library
 from solver.methods import METHODS
+from solver.setups import Scope, configuration_of
 from solver.verify import verify
+from streams.solve_bench import MIXED_MAX
 
 pytestmark = pytest.mark.bench
 
@@ -51,18 +56,21 @@ def snapshot(
 
 def build(catalog: Catalog, configurations: tuple[str, ...], n_max: int) -> Library:
     """Build and print what it took; processor time beside wall time, for machines that are busy."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    library = build_library(
-        catalog,
-        levels=[(s.model, s.slo_class) for s in SERVICES],
-        configurations=configurations,
+    scope = Scope(
+        levels=tuple((s.model, s.slo_class) for s in SERVICES),
+        configurations=tuple(configuration_of(catalog, name) for name in configurations),
+        variants={},
         n_max=n_max,
+        mixed_max=MIXED_MAX,
     )
+    figures = Figures(catalog, load_efficiencies(), None)
+    wall, cpu = time.perf_counter(), time.process_time()
+    library = build_library(figures, scope, cores=1)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     print(
         f"\nlibrary, {len(SERVICES)} models x {len(configurations)} configurations, n_max {n_max}, 1 core: "
         f"{wall:.2f} s wall, {cpu:.2f} s processor, {library.considered} placed, "
-        f"{len(library.templates)} kept"
+        f"{sum(map(len, library.arrays))} kept"
     )
     assert cpu < 2
     return library

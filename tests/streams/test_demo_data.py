@@ -11,7 +11,9 @@ from schemas.catalog import Catalog, load_catalog
 from schemas.performance import load_efficiencies
 from schemas.settings import load_settings
 from schemas.yamlfile import load_yaml
-from solver.library import build_library
+from solver.building import build_library
+from solver.figures import Figures
+from solver.setups import Scope
 from streams.control import policy_of
 from streams.demo.load import LoadPlan
 from streams.demo.script import DATA, SIMULATED, Script
@@ -55,13 +57,10 @@ def test_one_node_holds_the_tiny_model_and_the_crowds_take_one_and_two() -> None
     settings, catalog = load_settings(VLLM.settings), catalog_of(VLLM)
     (model,) = catalog.models
     assert model.architecture.layers == LAYERS, "vLLM's partition counts the real layers"
-    library = build_library(
-        catalog,
-        levels=[("tiny", "interactive")],
-        configurations=[c.name for c in catalog.configurations],
-        efficiencies=load_efficiencies(Path(VLLM.environment["CORAL_EFFICIENCIES"])),
-    )
-    best = max(rated.rating.throughput for rated in library.templates if len(rated.template.nodes) == 1)
+    efficiencies = load_efficiencies(Path(VLLM.environment["CORAL_EFFICIENCIES"]))
+    scope = Scope((("tiny", "interactive"),), catalog.configurations, variants={}, n_max=1)
+    library = build_library(Figures(catalog, efficiencies, None), scope)
+    best = max(candidate.throughput for candidate in library.candidates)
     assert VLLM.load is not None
     headroom = 1 + policy_of(settings, catalog).headroom
     planned = [headroom * crowd.per_s for crowd in load_yaml(LoadPlan, VLLM.load).crowds]

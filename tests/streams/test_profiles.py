@@ -18,10 +18,12 @@ from schemas.catalog import Catalog, load_catalog
 from schemas.performance import load_efficiencies
 from schemas.problems import LatencyTable
 from schemas.settings import load_settings
+from solver.building import build_library
 from solver.correction import correction_of
-from solver.library import build_library
+from solver.figures import Figures
 from solver.profiles import Point, Profile, load_profile
 from solver.roofline import Roofline, Slot
+from solver.setups import Scope
 from streams.cli import app
 from streams.commands.profiles import INTERRUPTED
 
@@ -125,21 +127,16 @@ def modelled_ms(catalog: Catalog, profile: Profile, point: Point) -> tuple[float
 
 
 def _the_library_follows(catalog: Catalog, profile: Profile) -> None:
+    node = catalog.configuration("1xH100")
+    scope = Scope((("gpt-oss-20b", "interactive"),), (node,), variants={}, n_max=1)
     plain, measured = (
-        build_library(
-            catalog,
-            levels=[("gpt-oss-20b", "interactive")],
-            configurations=["1xH100"],
-            n_max=1,
-            profile=given,
-        )
-        for given in (None, profile)
+        build_library(Figures(catalog, load_efficiencies(), given), scope) for given in (None, profile)
     )
     assert (plain.inputs.profile, measured.inputs.profile) == (None, profile.digest)
     assert plain.digest != measured.digest
     # The simulated engine is slower than an H100, and so is the node that is planned with now.
-    (fast,), (slow,) = plain.templates, measured.templates
-    assert slow.rating.throughput < fast.rating.throughput
+    (fast,), (slow,) = plain.candidates, measured.candidates
+    assert slow.throughput < fast.throughput
 
 
 async def test_a_stop_keeps_what_was_measured(url: str, tmp_path: Path) -> None:
