@@ -10,10 +10,14 @@ A partition that beats T is climbed: its stages hold all they can above T; takin
 slowest stage raises the least rate to the next value that any cut can have, until the layers are the model's.
 So the result is one of the values F(j) itself, and no cut of this partition in this order gives more.
 
-What makes it fast is how little is climbed. The search starts at the value to beat. Since T j <= sum over N of
-j That(c, j) for a stage of j layers, no stage holds more than W(N) / T, where W adds up each node's
-w(c) = max over j of j That(c, j): a number of stages whose nodes together have less than T L is out at once, and
-a partition is dropped at the stage where what it falls short of W / T exceeds what all have to spare.
+What makes it fast is how little is climbed. The search starts at the value to beat, T. A stage that holds j
+layers at T or more has T (j - o) <= sum over N of (j - o) That(c, j), so for any offset o no stage holds more than
+
+    W(N) / T + o layers, where W adds up each node's w(c) = max over j of max(0, j - o) That(c, j)
+
+and S stages hold no more than W / T + S o together. A number of stages for which one of a few offsets shows that
+this is less than the model is out at once; and a partition is dropped at the stage where what its stages lack of
+their bounds, by the offset of the lowest total, exceeds what the total has to spare.
 """
 
 from collections.abc import Sequence
@@ -31,6 +35,8 @@ from solver.space import Longs
 from solver.tables import POSITIONS, Position, degrees, node_slot, node_table
 
 FIRST, MIDDLE, LAST = (POSITIONS.index(position) for position in ("first", "middle", "last"))
+OFFSETS: Floats = np.array([0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9])
+"""Of a stage's equal share of the layers: where throughput falls fast with the layers, the large ones bind."""
 NEVER = -(1 << 20)
 """In place of a number of layers where a stage cannot hold even one."""
 
@@ -41,10 +47,12 @@ class StageTables:
 
     that: Floats
     """[S - 1, position, c, j - 1]"""
-    loosest: Floats
-    """[S - 1, c, j - 1]: the most over the positions that a stage of S can have."""
+    before: Floats
+    """[S - 1, c, j - 1]: the most that a stage before the last can have, wherever it is."""
     peaks: Floats
-    """[S - 1, c]: w(c), the most layers x throughput."""
+    """[S - 1, (before the last, last), c, o]: w(c) for each offset."""
+    offsets: Floats
+    """[S - 1, o], in layers."""
     tp: Bytes
     """[S - 1, position, c, j - 1]"""
 
@@ -72,11 +80,14 @@ def _ends(position: Position, stages: int) -> dict[str, bool]:
 
 
 def _tables(that: Floats, tp: Floats) -> StageTables:
-    loosest = that.max(axis=1)
-    if len(that) > 1:
-        loosest[1] = np.maximum(that[1, FIRST], that[1, LAST])
-    peaks = (loosest * np.arange(1.0, that.shape[-1] + 1)).max(axis=2)
-    return StageTables(np.ascontiguousarray(that), loosest, peaks, np.ascontiguousarray(tp, dtype=np.int8))
+    that, total = np.ascontiguousarray(that), that.shape[-1]
+    before = np.maximum(that[:, FIRST], that[:, MIDDLE])
+    before[:2] = that[:2, FIRST]  # of two stages, none is in the middle
+    offsets = OFFSETS * (total / np.arange(1.0, len(that) + 1))[:, None]
+    beyond = np.maximum(0.0, np.arange(1.0, total + 1) - offsets[..., None])
+    either = np.stack([before, that[:, LAST]], axis=1)
+    peaks = (either[:, :, :, None, :] * beyond[:, None, None]).max(axis=4)
+    return StageTables(that, before, peaks, offsets, np.ascontiguousarray(tp, dtype=np.int8))
 
 
 @dataclass(frozen=True)
@@ -113,8 +124,8 @@ def place_stages(rows: Bytes, floors: Floats, tables: StageTables) -> StagePlace
     _place_rows(
         rows,
         floors,
-        (tables.that, tables.loosest, tables.peaks, tables.tp),
-        (parts.masks, parts.starts),
+        (tables.that, tables.before, tables.peaks, tables.offsets, tables.tp),
+        (parts.groups, parts.last, parts.starts, parts.others),
         (found.throughput, found.stages, found.stage_of, found.layers, found.tp),
     )
     return found
@@ -127,44 +138,107 @@ def place_stages(rows: Bytes, floors: Floats, tables: StageTables) -> StagePlace
 def _place_rows(
     rows: Bytes,
     floors: Floats,
-    tables: tuple[Floats, Floats, Floats, Bytes],
-    parts: tuple[Words, Longs],
+    tables: tuple[Floats, Floats, Floats, Floats, Bytes],
+    parts: tuple[Longs, Words, Longs, Words],
     found: tuple[Floats, Bytes, Bytes, Shorts, Bytes],
 ) -> None:
     """The search of `place_stages`: fills `found`."""
-    that, loosest, peaks, tp = tables
-    masks, starts = parts
+    that, before, peaks, offsets, tp = tables
+    groups, ends, starts, others = parts
     throughput, stages, stage_of, layers, degree = found
     count, size = rows.shape
-    total = that.shape[3]
-    most = np.empty(1 << size, dtype=np.int64)
-    held = np.empty((size, 3), dtype=np.int64)
+    total, whole = that.shape[3], (1 << size) - 1
+    reach = np.zeros((2, 1 << size))
+    most, least = np.empty(1 << size, dtype=np.int64), np.empty(1 << size, dtype=np.int64)
     cut = np.empty(size, dtype=np.int64)
     for i in range(count):
-        nodes = rows[i]
-        pattern = 0
-        for node in range(size - 1):
-            if nodes[node] == nodes[node + 1]:
-                pattern |= 1 << node
-        best = floors[i]
+        nodes, best = rows[i], floors[i]
+        pattern = _pattern(nodes)
         for s in range(1, min(size, total) + 1):
-            reach = 0.0
-            for node in range(size):
-                reach += peaks[s - 1, nodes[node]]
-            most[:] = -1
-            for p in range(starts[pattern, s - 1], starts[pattern, s]):
-                if reach <= best * total:
-                    break
-                if not _may_beat(nodes, masks[p, :s], loosest[s - 1], peaks[s - 1], reach, best, most):
-                    continue
-                first, last, rate = _climb(nodes, masks[p, :s], that[s - 1], best, held, cut)
-                if rate > best:
-                    best = rate
-                    most[:] = -1
-                    throughput[i], stages[i] = rate, s
-                    _describe(
-                        nodes, masks[p, :s], first, last, cut, tp[s - 1], that[s - 1], i, stage_of, layers, degree
-                    )
+            rates = that[s - 1]
+            offset, room = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, most, least)
+            if room < total:
+                continue
+            for g in range(groups[pattern, s - 1], groups[pattern, s]):
+                end, p, held = ends[g], starts[g], -1
+                while p < starts[g + 1]:
+                    if held < 0:
+                        room = reach[0, whole ^ end] + offset * (s - 1)
+                        held = _last_holds(rates[LAST], nodes, end, best, s, reach[1, end] + offset, room, total)
+                        if held == 0:
+                            break
+                    rest, spare = others[p, : s - 1], room + held - total + 0.5
+                    p += 1
+                    if not _may_beat(nodes, rest, before[s - 1], best, reach[0], offset, spare, most, least):
+                        continue
+                    first, rate = _climb(nodes, rest, end, rates, best, held, most, cut)
+                    if rate > best:
+                        best, held = rate, -1
+                        throughput[i], stages[i] = rate, s
+                        _describe(nodes, rest, end, first, cut, rates, tp[s - 1], stage_of[i], layers[i], degree[i])
+                        offset, room = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, most, least)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _pattern(nodes: Bytes) -> int:
+    """Which nodes equal the next (`solver.partitions`)."""
+    pattern = 0
+    for node in range(len(nodes) - 1):
+        if nodes[node] == nodes[node + 1]:
+            pattern |= 1 << node
+    return pattern
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _aim(
+    nodes: Bytes,
+    peaks: Floats,
+    offsets: Floats,
+    best: float,
+    count: int,
+    total: int,
+    reach: Floats,
+    most: Longs,
+    least: Longs,
+) -> tuple[float, float]:
+    """Bounds for `count` stages that shall beat `best`.
+
+    Fills `reach[e, mask]` with W / T of the nodes in a mask, before the last stage (e = 0) and in it (e = 1), and
+    forgets what was known of the layers they hold before it.
+
+    Returns:
+        The offset with which all stages together have the lowest bound, and that bound.
+    """
+    lowest, room = 0, np.inf
+    if best > 0.0:
+        for o in range(len(offsets)):
+            given = count * offsets[o]
+            for node in nodes:
+                given += max(peaks[0, node, o], peaks[1, node, o]) / best
+            if given < room:
+                lowest, room = o, given
+        if room < total:
+            return offsets[lowest], room
+    for i in range(len(nodes)):
+        for e in range(2):
+            given = peaks[e, nodes[i], lowest] / best if best > 0.0 else float(total)
+            for mask in range(1 << i):
+                reach[e, mask | 1 << i] = reach[e, mask] + given
+    for mask in range(len(most)):
+        most[mask], least[mask] = min(total + 1 - count, int(reach[0, mask] + offsets[lowest] + 1e-6)), 0
+    return offsets[lowest], room
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _last_holds(
+    rates: Floats, nodes: Bytes, end: int, best: float, count: int, limit: float, room: float, total: int
+) -> int:
+    """Layers that the last stage holds above `best`; 0 where the others' room for the rest is too small."""
+    most = min(total + 1 - count, int(limit + 1e-6))
+    needed = max(1, total - int(room + 1e-6))
+    if needed > most or _rate(rates, nodes, end, needed) <= best:
+        return 0
+    return _most_layers(rates, nodes, end, best, needed, most)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -178,9 +252,8 @@ def _rate(rates: Floats, nodes: Bytes, mask: int, j: int) -> float:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _most_layers(rates: Floats, nodes: Bytes, mask: int, above: float, most: int) -> int:
-    """The most layers, up to `most`, that the nodes in the mask hold at more than `above`."""
-    low, high = 0, most
+def _most_layers(rates: Floats, nodes: Bytes, mask: int, above: float, low: int, high: int) -> int:
+    """The most layers that the nodes in the mask hold at more than `above`, of `low`, which they do, to `high`."""
     while low < high:
         middle = (low + high + 1) // 2
         if _rate(rates, nodes, mask, middle) > above:
@@ -192,103 +265,109 @@ def _most_layers(rates: Floats, nodes: Bytes, mask: int, above: float, most: int
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _may_beat(
-    nodes: Bytes, stages: Words, loosest: Floats, peaks: Floats, reach: float, best: float, most: Longs
+    nodes: Bytes,
+    rest: Words,
+    before: Floats,
+    best: float,
+    reach: Floats,
+    offset: float,
+    spare: float,
+    most: Longs,
+    least: Longs,
 ) -> bool:
-    """Whether a partition could beat `best` if every stage had its best position.
+    """Whether the stages before the last could hold their layers above `best`, were each where it is best.
 
-    `most` remembers the layers of stages that were looked at for this `best`; -1 where none was.
+    Args:
+        spare: by how many layers their bounds exceed what they have to hold; and half a layer.
+        most, least: what is known of the layers that nodes in a mask hold above `best`.
     """
-    total, room = loosest.shape[1], 0
-    spare = reach / best - total + 1e-6 if best > 0.0 else np.inf
-    for mask in stages:
-        if best > 0.0:
-            mine = 0.0
-            for node in range(len(nodes)):
-                if mask >> node & 1:
-                    mine += peaks[nodes[node]]
-            limit = mine / best
-        else:
-            limit = float(total)
-        if most[mask] < 0:
-            top = min(total + 1 - len(stages), int(limit + 1e-6))
-            most[mask] = _most_layers(loosest, nodes, mask, best, top)
-        if most[mask] == 0:
-            return False
-        room += most[mask]
-        spare -= limit - most[mask]
+    for mask in rest:
+        spare -= reach[mask] + offset - most[mask]
+    for mask in rest:
         if spare < 0.0:
             return False
-    return room >= total
+        needed = max(1, most[mask] - int(spare))
+        if least[mask] < needed:
+            if _rate(before, nodes, mask, needed) <= best:
+                most[mask] = needed - 1
+                return False
+            least[mask] = needed
+        bound = most[mask]
+        least[mask] = _most_layers(before, nodes, mask, best, least[mask], bound)
+        most[mask] = least[mask]
+        spare -= bound - most[mask]
+    return True
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _climb(
-    nodes: Bytes, stages: Words, that: Floats, best: float, held: Longs, cut: Longs
-) -> tuple[int, int, float]:
-    """The best rate of a partition above `best`: its first stage, last stage, rate; else (0, 0, 0).
+    nodes: Bytes,
+    rest: Words,
+    end: int,
+    that: Floats,
+    best: float,
+    ended: int,
+    most: Longs,
+    cut: Longs,
+) -> tuple[int, float]:
+    """The best rate of a partition above `best`, and which of `rest` is then first; (0, 0) if there is none.
 
-    Fills `cut` with the layers of each stage. `held` is work space.
+    Fills `cut` with the layers of `rest` and the last stage.
+
+    Args:
+        ended: layers that the last stage holds above `best`.
+        most: what the others can hold at most.
     """
-    count, total = len(stages), that.shape[2]
-    found_first, found_last, rate = 0, 0, 0.0
+    count, total = len(rest), that.shape[2]
+    held, first, rate = np.empty(count + 1, dtype=np.int64), 0, 0.0
+    held[count] = ended
     while True:
         above = max(best, rate)
+        held[count] = _most_layers(that[LAST], nodes, end, above, 0, held[count])
+        room, gain, leading, opened = held[count], 2 * NEVER, 0, 0
         for s in range(count):
-            for position in range(3):
-                most = 0
-                if position != MIDDLE or count > 2:
-                    most = _most_layers(that[position], nodes, stages[s], above, total + 1 - count)
-                held[s, position] = most if most > 0 else NEVER
-        first, last, room = _best_ends(held, count)
+            opening = _most_layers(that[FIRST], nodes, rest[s], above, 0, most[rest[s]])
+            middle = _most_layers(that[MIDDLE], nodes, rest[s], above, 0, most[rest[s]]) if count > 1 else 0
+            held[s] = middle if middle > 0 else NEVER
+            room += held[s]
+            if opening > 0 and opening - held[s] > gain:
+                gain, leading, opened = opening - held[s], s, opening
+        if count > 0:
+            held[leading] = opened
+            room += gain
         if room < total:
-            return found_first, found_last, rate
-        found_first, found_last = first, last
-        rate = _cut(nodes, stages, that, first, last, room - total, held, cut)
+            return first, rate
+        first = leading
+        rate = _cut(nodes, rest, end, first, that, room - total, held, cut)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _best_ends(held: Longs, count: int) -> tuple[int, int, int]:
-    """The first and the last stage with which all of them hold the most layers, and how many."""
-    if count == 1:
-        return 0, 0, held[0, FIRST]
-    middle = 0
-    for s in range(count):
-        middle += held[s, MIDDLE]
-    best_first, best_last, room = 0, 0, NEVER * 64
-    for first in range(count):
-        for last in range(count):
-            if first != last:
-                gained = held[first, FIRST] - held[first, MIDDLE] + held[last, LAST] - held[last, MIDDLE]
-                if middle + gained > room:
-                    best_first, best_last, room = first, last, middle + gained
-    return best_first, best_last, room
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _position(s: int, first: int, last: int) -> int:
-    if s == first:
-        return FIRST
-    return LAST if s == last else MIDDLE
+def _stage_rate(
+    nodes: Bytes, rest: Words, end: int, first: int, that: Floats, s: int, j: int
+) -> float:
+    """F(j) of a stage: the last one where s is the number of the others."""
+    if s == len(rest):
+        return _rate(that[LAST], nodes, end, j)
+    return _rate(that[FIRST if s == first else MIDDLE], nodes, rest[s], j)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _cut(
-    nodes: Bytes, stages: Words, that: Floats, first: int, last: int, excess: int, held: Longs, cut: Longs
+    nodes: Bytes, rest: Words, end: int, first: int, that: Floats, excess: int, held: Longs, cut: Longs
 ) -> float:
-    """Take `excess` layers, each from the stage that is slowest; the least rate in the end."""
-    count = len(stages)
+    """From stages that hold `held`, take `excess` layers, each from the slowest; the least rate in the end."""
+    count = len(held)
     rates = np.empty(count)
     for s in range(count):
-        position = _position(s, first, last)
-        cut[s] = held[s, position]
-        rates[s] = _rate(that[position], nodes, stages[s], cut[s])
+        cut[s] = held[s]
+        rates[s] = _stage_rate(nodes, rest, end, first, that, s, cut[s])
     while excess > 0:
         slowest = int(np.argmin(rates))
-        if cut[slowest] == 1:  # it stays the slowest: the rest may come from anywhere
+        if cut[slowest] == 1:  # it stays the slowest: what is left may come from anywhere
             break
         cut[slowest] -= 1
         excess -= 1
-        rates[slowest] = _rate(that[_position(slowest, first, last)], nodes, stages[slowest], cut[slowest])
+        rates[slowest] = _stage_rate(nodes, rest, end, first, that, slowest, cut[slowest])
     for s in range(count):
         taken = min(excess, cut[s] - 1)
         cut[s] -= taken
@@ -299,27 +378,27 @@ def _cut(
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _describe(
     nodes: Bytes,
-    stages: Words,
+    rest: Words,
+    end: int,
     first: int,
-    last: int,
     cut: Longs,
-    tp: Bytes,
     that: Floats,
-    i: int,
+    tp: Bytes,
     stage_of: Bytes,
     layers: Shorts,
     degree: Bytes,
 ) -> None:
-    """Write a placement into row i."""
+    """Write a placement into a row of the results."""
     between = 1
-    for s in range(len(stages)):
-        place = 0 if s == first else len(stages) - 1
-        if s not in (first, last):
-            place = between
-            between += 1
-        position = _position(s, first, last)
+    for s in range(len(rest) + 1):
+        mask, position, place = end, LAST, len(rest)
+        if s < len(rest):
+            mask, position, place = rest[s], FIRST, 0
+            if s != first:
+                position, place = MIDDLE, between
+                between += 1
         for node in range(len(nodes)):
-            if stages[s] >> node & 1:
-                stage_of[i, node], layers[i, node] = place, cut[s]
+            if mask >> node & 1:
+                stage_of[node], layers[node] = place, cut[s]
                 works = that[position, nodes[node], cut[s] - 1] > 0.0
-                degree[i, node] = tp[position, nodes[node], cut[s] - 1] if works else 0
+                degree[node] = tp[position, nodes[node], cut[s] - 1] if works else 0
