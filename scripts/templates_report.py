@@ -1,0 +1,130 @@
+"""Write the tables and the plot of docs/templates.md: what runtime `vllm` costs, and what N_max and rho give.
+
+    python scripts/templates_report.py             # prints the tables
+    python scripts/templates_report.py --write     # writes them, and docs/templates/sensitivity.svg
+
+Everything is of the extended set-up (paper mode), on all cores; seconds are of this machine. Takes minutes.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from schemas.catalog import PAPER_CATALOG, Phase, Runtime, load_catalog
+from schemas.performance import load_efficiencies
+from schemas.problems import Service
+from solver import worth
+from solver.building import build_library
+from solver.figures import Figures
+from solver.library import Library
+from solver.sensitivity import Trial, plateau, trials
+from solver.setups import Setup, paper_setup
+from solver.worth import Prices
+from streams.library_view import combination_text
+from streams.sensitivity_view import plot
+
+PHASES: tuple[Phase, ...] = ("prefill", "decode", "both")
+STUDIED = Service(model="gpt-oss-120b", slo_class="interactive", phase="prefill")
+N_MAXES = (1, 2, 3, 4, 5, 6, 7)
+RHOS = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, PLOT = DOCS / "templates.md", DOCS / "templates" / "sensitivity.svg"
+
+
+def main() -> None:
+    setup = paper_setup("extended", load_catalog(PAPER_CATALOG))
+    figures = Figures(setup.catalog, load_efficiencies(), None)
+    studied = study(setup, figures)
+    tables = {"runtimes": list(runtimes(setup, figures)), "sensitivity": list(sensitivity(studied))}
+    if "--write" not in sys.argv[1:]:
+        sys.stdout.write("\n\n".join("\n".join(lines) for lines in tables.values()) + "\n")
+        return
+    page = PAGE.read_text()
+    for name, lines in tables.items():
+        begin = f"<!-- {name} -->"
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n" + "\n".join(lines) + "\n<!-- end -->" + rest.partition("<!-- end -->")[2]
+    PAGE.write_text(page)
+    PLOT.parent.mkdir(exist_ok=True)
+    plot(STUDIED, studied, PLOT)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{' --- |' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
+
+
+# ----------------------------------------------------------------------------------------------- runtimes
+
+
+def runtimes(setup: Setup, figures: Figures) -> Iterator[str]:
+    names: tuple[Runtime, ...] = ("coral", "vllm")
+    built = {
+        name: build_library(figures, replace(setup.scope, phases=PHASES, runtime=name)) for name in names
+    }
+    head = ["service", "coral: templates", "best, median per USD/h", "best on"]
+    head += ["vllm: templates", "best, median per USD/h", "best on", "best: vllm gives", "median: vllm gives"]
+    prices = Prices(setup.catalog, setup.regions)
+    yield from table(head, rows(built["coral"], built["vllm"], prices))
+
+
+def rows(coral: Library, vllm: Library, prices: Prices) -> Iterator[Sequence[object]]:
+    for (key, one), two in zip(coral.parts.items(), vllm.parts.values(), strict=True):
+        cells: list[object] = [f"{key.model} {key.phase}"]
+        figures = []
+        for shelf in (one, two):
+            values = worth.per_usd(shelf, prices)[0]
+            values = values[values > 0]
+            if not len(values):
+                cells += [len(shelf), "-", "-"]
+                figures.append((0.0, 0.0))
+                continue
+            (top,) = worth.best(shelf, prices)
+            median = float(np.median(values))
+            figures.append((top.per_usd, median))
+            cells += [len(shelf), f"{top.per_usd:.4g}, {median:.4g}", combination_text(shelf.nodes(top.row))]
+        (best, median), (vllm_best, vllm_median) = figures
+        yield [*cells, share(vllm_best, best), share(vllm_median, median)]
+
+
+def share(part: float, whole: float) -> str:
+    return f"{part / whole - 1:+.1%}" if part and whole else "-"
+
+
+# --------------------------------------------------------------------------------------------- sensitivity
+
+
+def study(setup: Setup, figures: Figures) -> list[Trial]:
+    scope = replace(setup.scope, levels=((STUDIED.model, STUDIED.slo_class),), phases=(STUDIED.phase,))
+    build_library(figures, replace(scope, n_max=2))  # compiles, or loads what was compiled
+    prices = Prices(setup.catalog, setup.regions)
+    return list(trials(figures, scope, prices, N_MAXES, RHOS, time.perf_counter))
+
+
+def sensitivity(found: Sequence[Trial]) -> Iterator[str]:
+    best = max(trial.per_usd for trial in found)
+    yield f"{os.cpu_count()} cores."
+    yield ""
+    head = ["N_max", *(f"rho {rho:g}" for rho in RHOS)]
+    yield from table(
+        head, ([n, *(cell(trial, best) for trial in found if trial.n_max == n)] for n in N_MAXES)
+    )
+    yield ""
+    flat = plateau(found)
+    if flat is not None:
+        yield f"Within 1% of the best from N_max {flat.n_max}, rho {flat.rho:g} on."
+
+
+def cell(trial: Trial, best: float) -> str:
+    return f"{trial.templates} in {trial.seconds:.2f} s: {trial.per_usd / best:.1%}"
+
+
+if __name__ == "__main__":
+    main()
