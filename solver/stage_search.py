@@ -148,35 +148,41 @@ def _place_rows(
     throughput, stages, stage_of, layers, degree = found
     count, size = rows.shape
     total, whole = that.shape[3], (1 << size) - 1
-    reach = np.zeros((2, 1 << size))
-    most, least = np.empty(1 << size, dtype=np.int64), np.empty(1 << size, dtype=np.int64)
+    reach, lack = np.zeros((2, 1 << size)), np.zeros(1 << size)
+    least = np.zeros(1 << size, dtype=np.int64)
     cut = np.empty(size, dtype=np.int64)
     for i in range(count):
         nodes, best = rows[i], floors[i]
         pattern = _pattern(nodes)
         for s in range(1, min(size, total) + 1):
             rates = that[s - 1]
-            offset, room = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, most, least)
+            offset, room = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
             if room < total:
                 continue
             for g in range(groups[pattern, s - 1], groups[pattern, s]):
-                end, p, held = ends[g], starts[g], -1
+                end, p, held, spare = ends[g], starts[g], -1, 0.0
                 while p < starts[g + 1]:
                     if held < 0:
                         room = reach[0, whole ^ end] + offset * (s - 1)
                         held = _last_holds(rates[LAST], nodes, end, best, s, reach[1, end] + offset, room, total)
                         if held == 0:
                             break
-                    rest, spare = others[p, : s - 1], room + held - total + 0.5
+                        spare = room + held - total + 0.5
+                    left = spare
+                    for q in range(s - 1):
+                        left -= lack[others[p, q]]
                     p += 1
-                    if not _may_beat(nodes, rest, before[s - 1], best, reach[0], offset, spare, most, least):
+                    if left < 0.0:
                         continue
-                    first, rate = _climb(nodes, rest, end, rates, best, held, most, cut)
+                    rest = others[p - 1, : s - 1]
+                    if not _may_beat(nodes, rest, before[s - 1], best, reach[0], offset, left, lack, least):
+                        continue
+                    first, rate = _climb(nodes, rest, end, rates, best, held, least, cut)
                     if rate > best:
                         best, held = rate, -1
                         throughput[i], stages[i] = rate, s
                         _describe(nodes, rest, end, first, cut, rates, tp[s - 1], stage_of[i], layers[i], degree[i])
-                        offset, room = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, most, least)
+                        offset, room = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -198,17 +204,18 @@ def _aim(
     count: int,
     total: int,
     reach: Floats,
-    most: Longs,
+    lack: Floats,
     least: Longs,
 ) -> tuple[float, float]:
     """Bounds for `count` stages that shall beat `best`.
 
-    Fills `reach[e, mask]` with W / T of the nodes in a mask, before the last stage (e = 0) and in it (e = 1), and
-    forgets what was known of the layers they hold before it.
+    Fills `reach[e, mask]` with W / T of the nodes in a mask, before the last stage (e = 0) and in it (e = 1).
+    Of the layers that they hold before it, `least` are known, none yet, and all but `lack` of the bound.
 
     Returns:
         The offset with which all stages together have the lowest bound, and that bound.
     """
+    least[:] = 0
     lowest, room = 0, np.inf
     if best > 0.0:
         for o in range(len(offsets)):
@@ -224,8 +231,9 @@ def _aim(
             given = peaks[e, nodes[i], lowest] / best if best > 0.0 else float(total)
             for mask in range(1 << i):
                 reach[e, mask | 1 << i] = reach[e, mask] + given
-    for mask in range(len(most)):
-        most[mask], least[mask] = min(total + 1 - count, int(reach[0, mask] + offsets[lowest] + 1e-6)), 0
+    for mask in range(len(lack)):
+        limit = reach[0, mask] + offsets[lowest]
+        lack[mask] = limit - min(total + 1 - count, int(limit + 1e-6))
     return offsets[lowest], room
 
 
@@ -272,30 +280,26 @@ def _may_beat(
     reach: Floats,
     offset: float,
     spare: float,
-    most: Longs,
+    lack: Floats,
     least: Longs,
 ) -> bool:
     """Whether the stages before the last could hold their layers above `best`, were each where it is best.
 
     Args:
-        spare: by how many layers their bounds exceed what they have to hold; and half a layer.
-        most, least: what is known of the layers that nodes in a mask hold above `best`.
+        spare: by how many layers, and half a one, the most that they can hold exceeds what they have to.
+        lack, least: what is known of what a stage holds; here more is learnt.
     """
     for mask in rest:
-        spare -= reach[mask] + offset - most[mask]
-    for mask in rest:
-        if spare < 0.0:
+        most = int(reach[mask] + offset - lack[mask] + 0.5)
+        needed = max(1, most - int(spare))
+        held = needed - 1
+        if least[mask] >= needed or _rate(before, nodes, mask, needed) > best:
+            held = _most_layers(before, nodes, mask, best, max(least[mask], needed), most)
+            least[mask] = held
+        lack[mask] += most - held
+        spare -= most - held
+        if held < needed:
             return False
-        needed = max(1, most[mask] - int(spare))
-        if least[mask] < needed:
-            if _rate(before, nodes, mask, needed) <= best:
-                most[mask] = needed - 1
-                return False
-            least[mask] = needed
-        bound = most[mask]
-        least[mask] = _most_layers(before, nodes, mask, best, least[mask], bound)
-        most[mask] = least[mask]
-        spare -= bound - most[mask]
     return True
 
 
