@@ -252,10 +252,12 @@ def _last_holds(
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _rate(rates: Floats, nodes: Bytes, mask: int, j: int) -> float:
     """F(j) of the nodes in the mask."""
-    given = 0.0
-    for node in range(len(nodes)):
-        if mask >> node & 1:
+    given, node = 0.0, 0
+    while mask:
+        if mask & 1:
             given += rates[nodes[node], j - 1]
+        mask >>= 1
+        node += 1
     return given
 
 
