@@ -1,7 +1,7 @@
 """The paper's integer program against the fast search: the same optimum, and how many times slower.
 
-300 random combinations of the catalog's nodes, all phases, as large as HiGHS can prove: one to three nodes with
-the model's own layers, four to six with 8 to 12. Prints seconds per combination of both, one core.
+300 random combinations of the catalog's nodes, all phases, as large as HiGHS can prove: one to three nodes
+with the model's own layers, four to six with 8 to 12. Prints seconds per combination of both, one core.
 """
 
 import os

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from schemas.catalog import Catalog, Configuration, Phase, Variant
+from solver.placement import Refusal, search
 from solver.placement_ilp import solve_placement
-from solver.roofline import Roofline
+from solver.roofline import BATCHES, Roofline
 from solver.stage_search import _tables, place_stages
 from solver.tables import NodeTable, node_table
-from tests.solver.references import as_table, best_shared, given, made_up
+from tests.solver.references import as_table, best_chain, best_shared, chain, given, made_up
 
 Make = Callable[..., Roofline]
 SAME = 1e-9
@@ -84,10 +85,14 @@ def draw_variant(catalog: Catalog, rng: np.random.Generator) -> tuple[str, Varia
 
 
 def draw_nodes(
-    catalog: Catalog, rng: np.random.Generator, variant: Variant, size: int
+    catalog: Catalog,
+    rng: np.random.Generator,
+    variant: Variant,
+    size: int,
+    gpus: Sequence[int] = (1, 2, 4, 8),
 ) -> list[Configuration]:
     """Of up to three configurations."""
-    allowed = [f"{n}x{kind}" for kind in KINDS if kind in variant.gpus for n in (1, 2, 4, 8)]
+    allowed = [f"{n}x{kind}" for kind in KINDS if kind in variant.gpus for n in gpus]
     some = rng.choice(allowed, int(rng.integers(1, 4)))
     return [catalog.configuration(str(name)) for name in sorted(rng.choice(some, size))]
 
@@ -111,3 +116,52 @@ def test_only_more_than_the_floor_is_found() -> None:
         best = best_shared(table, nodes)
         assert shared(table, nodes, floor=best) == (0.0, 0)
         assert shared(table, nodes, floor=0.999 * best)[0] == pytest.approx(best, rel=SAME)
+
+
+# ----------------------------------------------------------------------------------------------- runtime vllm
+
+
+@pytest.mark.parametrize("size", range(1, 7))
+def test_chains_of_catalogued_nodes(catalog: Catalog, roofline: Make, size: int) -> None:
+    """The model's own layers on up to three nodes, beyond that 8 to 12: there may be 720 orders."""
+    rng = np.random.default_rng([8, size])
+    works = 0
+    for _ in range(25):
+        model, variant = draw_variant(catalog, rng)
+        r = roofline(model, variant.name, layers=None if size <= 3 else int(rng.integers(8, 13)))
+        nodes = draw_nodes(catalog, rng, variant, size, gpus=(1, 2, 4, 8) if size <= 3 else (1, 1, 2, 4))
+        expected = best_chain(r, nodes)
+        assert chained(r, nodes) == pytest.approx(expected, rel=SAME), (model, variant.name, nodes)
+        works += expected > 0
+    assert works >= 5
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_phase_that_hands_its_cache_over_is_one_stage(
+    catalog: Catalog, roofline: Make, phase: Phase
+) -> None:
+    rng = np.random.default_rng(9)
+    works = 0
+    for case in range(30):
+        model, variant = draw_variant(catalog, rng)
+        r = roofline(model, variant.name, phase=phase)
+        nodes = draw_nodes(catalog, rng, variant, size=1 if case < 20 else 2)
+        expected = best_chain(r, nodes)
+        assert chained(r, nodes) == pytest.approx(expected, rel=SAME), (model, variant.name, nodes)
+        works += expected > 0
+    assert works >= 5
+
+
+def chained(r: Roofline, nodes: Sequence[Configuration]) -> float:
+    """Throughput of the fast search; it must be what its chain gives. 0 if nothing is."""
+    found = search(r, nodes)
+    if isinstance(found, Refusal):
+        return 0.0
+    assert sorted(node.name for node in found.nodes) == sorted(node.name for node in nodes)
+    assert sum(found.layers) == r.model.architecture.layers
+    assert min(found.layers) >= 1
+    slots, batch = chain(r, found.nodes, found.tp), BATCHES.tolist().index(found.batch)
+    stages = zip(slots, found.layers, strict=True)
+    least = min(float(r.table(slot, len(slots))[batch, j - 1]) for slot, j in stages)
+    assert least == pytest.approx(found.throughput, rel=SAME)
+    return found.throughput
