@@ -10,14 +10,14 @@ from solver.figures import Figures
 from solver.library import Library
 from solver.library_file import load_library
 from solver.profiles import load_profile
-from solver.setups import PAPER_SETUPS, Setup, own_setup, paper_setup, read_setup
+from solver.setups import PAPER_SETUPS, Setup, SetupFile, own_setup, paper_setup, read_setup
 
 
 def setup_of(settings: Settings, name: str | None, catalog: Path | None = None) -> Setup:
-    """A paper's set-up, a file's, or the catalog's own.
+    """A paper's set-up, a file's, or the settings' own.
 
     Args:
-        name: `core`, `extended`, or a path; None for the catalog's own.
+        name: `core`, `extended`, or a path; None for what the settings serve.
         catalog: instead of the one that the set-up says.
 
     Raises:
@@ -27,13 +27,19 @@ def setup_of(settings: Settings, name: str | None, catalog: Path | None = None) 
     if name in PAPER_SETUPS:
         return paper_setup(name, load_catalog(catalog or PAPER_CATALOG))
     if name is None:
-        return own_setup(load_catalog(catalog or settings.catalog))
+        return own_setup(load_catalog(catalog or settings.catalog), _settings_own(settings))
     path = Path(name)
     if not path.is_file():
         known = ", ".join(PAPER_SETUPS)
         raise FileNotFoundError(f"--setup: {name!r} is neither a file nor one of {known}")
     asked, own_catalog = read_setup(path)
     return own_setup(load_catalog(catalog or own_catalog or settings.catalog), asked, path.stem)
+
+
+def _settings_own(settings: Settings) -> SetupFile:
+    """What the controller is to serve and to plan with, as far as the settings say."""
+    serve = {model: tuple(classes) for model, classes in settings.control.serve.items()}
+    return SetupFile(serve=serve, configurations=tuple(settings.control.configurations))
 
 
 def figures_for(settings: Settings, catalog: Catalog) -> Figures:

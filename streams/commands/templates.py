@@ -47,8 +47,8 @@ def build(
     setup: Annotated[
         str | None,
         typer.Option(
-            help="core or extended (the paper's), or a file (docs/templates.md); default: all that the "
-            "catalog serves, on what it sells."
+            help="core or extended (the paper's), or a file (docs/templates.md); default: what the "
+            "settings serve, on what is sold."
         ),
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="vllm or coral; default: the set-up's.")] = None,
