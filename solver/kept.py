@@ -4,15 +4,15 @@ Arrays, since there are hundreds of thousands of rows: `solver.placement` makes 
 is asked for.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass, field, fields
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.catalog import Phase, Runtime
 from solver.roofline import Roofline
-from solver.shapes import Floats
+from solver.shapes import Flags, Floats
 
 Reason = Literal["gpu-not-allowed", "no-parallelism", "does-not-fit", "slo-too-tight"]
 """Why a combination cannot serve, the first that applies.
@@ -48,6 +48,57 @@ class ServiceInputs:
     def key(self) -> Key:
         r = self.roofline
         return Key(r.model.name, r.variant.name, r.level.slo_class, r.phase, self.runtime)
+
+
+@dataclass(frozen=True)
+class Placements:
+    """The best placement of each of some combinations of one size; n rows, as in `Kept`.
+
+    Rows of throughput 0 have none, and the rest of them says nothing.
+    """
+
+    throughput: Floats
+    stages: Bytes
+    stage_of: Bytes
+    layers: Shorts
+    tp: Bytes
+    """0 for a node of runtime `coral` that adds nothing: the others would do as well without it."""
+    batch: Floats
+    order: Bytes
+
+    @classmethod
+    def none(cls, count: int, size: int) -> "Placements":
+        """`count` rows without any."""
+        return cls(
+            throughput=np.zeros(count),
+            stages=np.zeros(count, dtype=np.int8),
+            stage_of=np.full((count, size), -1, dtype=np.int8),
+            layers=np.zeros((count, size), dtype=np.int16),
+            tp=np.full((count, size), -1, dtype=np.int8),
+            batch=np.zeros(count),
+            order=np.full((count, size), -1, dtype=np.int8),
+        )
+
+    def take(self, rows: Flags) -> "Placements":
+        """Some of the rows."""
+        return Placements(*(getattr(self, part.name)[rows] for part in fields(self)))
+
+
+class Search(Protocol):
+    """The exact search of one runtime, for one variant of a service, over the configurations of a set-up."""
+
+    def place(self, rows: Bytes, floors: Floats) -> Placements:
+        """The best placement of each combination, where it gives more than its floor.
+
+        Args:
+            rows: shape (n, size), indices of configurations in rising order.
+        """
+
+    def parallel(self, rows: Bytes) -> Flags:
+        """Whether the nodes can share the model at all (not `no-parallelism`)."""
+
+    def fits(self, rows: Bytes) -> Flags:
+        """Whether memory alone would hold the model, at the smallest batch and whatever time it takes."""
 
 
 @dataclass(frozen=True)

@@ -22,21 +22,24 @@ their bounds, by the offset of the lowest total, exceeds what the total has to s
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numba import njit
 
 from schemas.catalog import Configuration
-from solver.kept import Bytes, Shorts
+from solver.kept import Bytes, Placements, Shorts
 from solver.partitions import Words, partitions
 from solver.roofline import Roofline
-from solver.shapes import Floats
+from solver.shapes import Flags, Floats
 from solver.space import Longs
 from solver.tables import POSITIONS, Position, degrees, node_slot, node_table
 
 FIRST, MIDDLE, LAST = (POSITIONS.index(position) for position in ("first", "middle", "last"))
 OFFSETS: Floats = np.array([0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9])
 """Of a stage's equal share of the layers: where throughput falls fast with the layers, the large ones bind."""
+MOST_NODES = 8
+"""There are 4,140 ways to part 8 nodes, and 115,975 to part 10."""
 NEVER = -(1 << 20)
 """In place of a number of layers where a stage cannot hold even one."""
 
@@ -91,36 +94,39 @@ def _tables(that: Floats, tp: Floats) -> StageTables:
 
 
 @dataclass(frozen=True)
-class StagePlacements:
-    """The best placement of each combination, where it beats the floor."""
+class StageSearch:
+    """The search of one variant of a service (`solver.kept.Search`)."""
 
-    throughput: Floats
-    """[n]; 0 where nothing does."""
-    stages: Bytes
-    """[n]"""
-    stage_of: Bytes
-    """[n, size]: 0 is the first stage."""
-    layers: Shorts
-    """[n, size]: of the node's stage."""
-    tp: Bytes
-    """[n, size]; 0 for a node that adds nothing."""
+    roofline: Roofline
+    configurations: Sequence[Configuration]
+    n_max: int
+
+    @cached_property
+    def tables(self) -> StageTables:
+        return stage_tables(self.roofline, self.configurations, self.n_max)
+
+    @cached_property
+    def memory(self) -> StageTables:
+        return memory_tables(self.roofline, self.configurations, self.n_max)
+
+    def place(self, rows: Bytes, floors: Floats) -> Placements:
+        return place_stages(rows, floors, self.tables)
+
+    def parallel(self, rows: Bytes) -> Flags:
+        """Always: a stage may have as many nodes as there are."""
+        return np.ones(len(rows), dtype=bool)
+
+    def fits(self, rows: Bytes) -> Flags:
+        return place_stages(rows, np.zeros(len(rows)), self.memory).throughput > 0
 
 
-def place_stages(rows: Bytes, floors: Floats, tables: StageTables) -> StagePlacements:
-    """Search the combinations of one size.
-
-    Args:
-        rows: shape (n, size), indices of configurations in rising order.
-        floors: [n], only more than this is wanted.
-    """
-    parts = partitions(rows.shape[1])
-    found = StagePlacements(
-        np.zeros(len(rows)),
-        np.zeros(len(rows), dtype=np.int8),
-        np.zeros(rows.shape, dtype=np.int8),
-        np.zeros(rows.shape, dtype=np.int16),
-        np.zeros(rows.shape, dtype=np.int8),
-    )
+def place_stages(rows: Bytes, floors: Floats, tables: StageTables) -> Placements:
+    """Search the combinations of one size, for placements that give more than the floors."""
+    size = rows.shape[1]
+    if size > MOST_NODES:
+        raise ValueError(f"n_max: {size}, expected at most {MOST_NODES} for runtime coral")
+    parts = partitions(size)
+    found = Placements.none(*rows.shape)
     _place_rows(
         rows,
         floors,
@@ -164,7 +170,9 @@ def _place_rows(
                 while p < starts[g + 1]:
                     if held < 0:
                         room = reach[0, whole ^ end] + offset * (s - 1)
-                        held = _last_holds(rates[LAST], nodes, end, best, s, reach[1, end] + offset, room, total)
+                        held = _last_holds(
+                            rates[LAST], nodes, end, best, s, reach[1, end] + offset, room, total
+                        )
                         if held == 0:
                             break
                         spare = room + held - total + 0.5
@@ -181,8 +189,12 @@ def _place_rows(
                     if rate > best:
                         best, held = rate, -1
                         throughput[i], stages[i] = rate, s
-                        _describe(nodes, rest, end, first, cut, rates, tp[s - 1], stage_of[i], layers[i], degree[i])
-                        offset, room = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
+                        _describe(
+                            nodes, rest, end, first, cut, rates, tp[s - 1], stage_of[i], layers[i], degree[i]
+                        )
+                        offset, room = _aim(
+                            nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least
+                        )
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -348,9 +360,7 @@ def _climb(
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _stage_rate(
-    nodes: Bytes, rest: Words, end: int, first: int, that: Floats, s: int, j: int
-) -> float:
+def _stage_rate(nodes: Bytes, rest: Words, end: int, first: int, that: Floats, s: int, j: int) -> float:
     """F(j) of a stage: the last one where s is the number of the others."""
     if s == len(rest):
         return _rate(that[LAST], nodes, end, j)
