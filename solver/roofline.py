@@ -194,7 +194,7 @@ class Roofline:
         )
         return Round(mean, batch / output, waits, batch + needed, most)
 
-    def _known_round(self, gpu: str, tp: int) -> Round:
+    def known_round(self, gpu: str, tp: int) -> Round:
         """That on the grid of batches, which every slot on the same GPUs asks for."""
         if (gpu, tp) not in self._rounds:
             self._rounds[gpu, tp] = self.round(gpu, tp, BATCHES[:, None])
@@ -261,9 +261,16 @@ class Roofline:
 
     def rates(self, slot: Slot, stages: Floats) -> Floats:
         """`table` for several numbers of stages: shape (stages, batches, layers)."""
-        rate, patience = self.pace(slot, self.layer_counts, self._known_round(slot.gpu, slot.tp))
-        depth = np.minimum(patience, self._known_room(slot))
+        rate, depth = self.pace_and_depth(slot)
         return np.where(stages[:, None, None] <= depth, rate, 0.0)
+
+    def pace_and_depth(self, slot: Slot) -> tuple[Floats, Floats]:
+        """Throughput of a stage that keeps its promises, and the largest S for which S such stages do.
+
+        Both of shape (len(BATCHES), layers).
+        """
+        rate, patience = self.pace(slot, self.layer_counts, self.known_round(slot.gpu, slot.tp))
+        return rate, np.minimum(patience, self._known_room(slot))
 
     def pace(self, slot: Slot, layers: Floats, work: Round) -> tuple[Floats, Floats]:
         """Throughput, and the largest S for which S such stages keep the promises."""
@@ -295,7 +302,7 @@ class Roofline:
         """That on the grid of batches; what a stage sends takes no room."""
         key = slot._replace(send_gb_s=0.0)
         if key not in self._rooms:
-            work = self._known_round(slot.gpu, slot.tp)
+            work = self.known_round(slot.gpu, slot.tp)
             self._rooms[key] = self.room(slot, self.layer_counts, BATCHES[:, None], work)
         return self._rooms[key]
 
