@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from schemas.catalog import Configuration
+from solver.chain_search import ChainSearch
 from solver.kept import Search, ServiceInputs
 from solver.stage_search import StageSearch
 
 
 def search_of(inputs: ServiceInputs, configurations: Sequence[Configuration], n_max: int) -> Search:
     """The exact search for combinations of up to `n_max` of these nodes."""
-    if inputs.runtime == "coral":
-        return StageSearch(inputs.roofline, configurations, n_max)
-    raise NotImplementedError(inputs.runtime)
+    runtimes = {"vllm": ChainSearch, "coral": StageSearch}
+    return runtimes[inputs.runtime](inputs.roofline, configurations, n_max)

@@ -8,7 +8,7 @@ from solver.shapes import Floats
 from solver.space import Longs
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def best_splits(rows: Bytes, best: Floats, starts: Longs, choose: Longs) -> Floats:
     """The most that each combination gives as two parts, each in its own best use.
 

@@ -140,7 +140,7 @@ def place_stages(rows: Bytes, floors: Floats, tables: StageTables) -> Placements
 # ----------------------------------------------------------------------------------------------- compiled
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _place_rows(
     rows: Bytes,
     floors: Floats,
@@ -197,7 +197,7 @@ def _place_rows(
                         )
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _pattern(nodes: Bytes) -> int:
     """Which nodes equal the next (`solver.partitions`)."""
     pattern = 0
@@ -207,7 +207,7 @@ def _pattern(nodes: Bytes) -> int:
     return pattern
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _aim(
     nodes: Bytes,
     peaks: Floats,
@@ -249,7 +249,7 @@ def _aim(
     return offsets[lowest], room
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _last_holds(
     rates: Floats, nodes: Bytes, end: int, best: float, count: int, limit: float, room: float, total: int
 ) -> int:
@@ -261,7 +261,7 @@ def _last_holds(
     return _most_layers(rates, nodes, end, best, needed, most)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _rate(rates: Floats, nodes: Bytes, mask: int, j: int) -> float:
     """F(j) of the nodes in the mask."""
     given, node = 0.0, 0
@@ -273,7 +273,7 @@ def _rate(rates: Floats, nodes: Bytes, mask: int, j: int) -> float:
     return given
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _most_layers(rates: Floats, nodes: Bytes, mask: int, above: float, low: int, high: int) -> int:
     """The most layers that the nodes in the mask hold at more than `above`, of `low`, which they do, to `high`."""
     while low < high:
@@ -285,7 +285,7 @@ def _most_layers(rates: Floats, nodes: Bytes, mask: int, above: float, low: int,
     return low
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _may_beat(
     nodes: Bytes,
     rest: Words,
@@ -317,7 +317,7 @@ def _may_beat(
     return True
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _climb(
     nodes: Bytes,
     rest: Words,
@@ -359,7 +359,7 @@ def _climb(
         rate = _cut(nodes, rest, end, first, that, room - total, held, cut)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _stage_rate(nodes: Bytes, rest: Words, end: int, first: int, that: Floats, s: int, j: int) -> float:
     """F(j) of a stage: the last one where s is the number of the others."""
     if s == len(rest):
@@ -367,7 +367,7 @@ def _stage_rate(nodes: Bytes, rest: Words, end: int, first: int, that: Floats, s
     return _rate(that[FIRST if s == first else MIDDLE], nodes, rest[s], j)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _cut(
     nodes: Bytes, rest: Words, end: int, first: int, that: Floats, excess: int, held: Longs, cut: Longs
 ) -> float:
@@ -391,7 +391,7 @@ def _cut(
     return float(rates.min())
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _describe(
     nodes: Bytes,
     rest: Words,
