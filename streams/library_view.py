@@ -16,7 +16,7 @@ class Spent(NamedTuple):
 
     seconds: float
     peak_memory_gb: float
-    """Of this process and its helpers, each counted at its own peak: at most that much at once."""
+    """Of the whole process, whose cores are threads."""
     cores: int
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from streams.commands import shared
+from streams.commands.explain_template import explain_template
 from streams.commands.headroom import explain_headroom
 
 if TYPE_CHECKING:
     from schemas.catalog import Model, ServiceLevel, Variant
     from schemas.settings import Settings
     from solver.explanation import Bound, Explanation
-    from solver.library import Figures
+    from solver.figures import Figures
     from solver.roofline import Roofline
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ app = typer.Typer()
 explain_app = typer.Typer(no_args_is_help=True, help="Why a figure is what it is.")
 app.add_typer(explain_app, name="explain", rich_help_panel=PANEL)
 explain_app.command("headroom")(explain_headroom)
+explain_app.command("template")(explain_template)
 
 
 @explain_app.command("node")
@@ -51,7 +53,7 @@ def explain_node(
     from schemas.performance import load_efficiencies
     from solver.explain import explain
     from solver.explanation import PLACES
-    from solver.library import Figures
+    from solver.figures import Figures
     from solver.profiles import load_profile
 
     settings: Settings = context.obj

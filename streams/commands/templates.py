@@ -229,10 +229,8 @@ def _watch() -> "Iterator[Callable[[int | None], Spent]]":
 
     def spent(asked: int | None) -> Spent:
         cores = asked or len(os.sched_getaffinity(0))
-        here, helpers = (
-            resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        return Spent(seconds, (here + cores * helpers) * 1024 / 1e9, cores)  # ru_maxrss is in KiB
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return Spent(seconds, peak_kib * 1024 / 1e9, cores)
 
     yield spent
     seconds = time.perf_counter() - start_s

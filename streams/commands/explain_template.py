@@ -1,0 +1,156 @@
+"""Why a template gives what it gives, and what would change it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streams.commands import shared
+
+if TYPE_CHECKING:
+    from schemas.catalog import Configuration
+    from schemas.settings import Settings
+    from solver.explain_template import NodeShare, StageShare, TemplateExplanation
+    from solver.kept import ServiceInputs
+    from solver.library import Shelf
+
+SHOWN = 5
+"""Of the nodes that could be added; JSON has all."""
+
+
+def explain_template(
+    context: typer.Context,
+    template: Annotated[str, typer.Argument(help="Its id, as `coral templates best` shows it.")],
+    library: Annotated[
+        Path | None, typer.Option(help="Default: the controller's, in `state_dir/libraries`.")
+    ] = None,
+    service: Annotated[
+        str | None, typer.Option(help="MODEL/CLASS/PHASE to look in, which is faster; default: all.")
+    ] = None,
+    catalog: Annotated[
+        Path | None,
+        typer.Option(help="Default: the settings', or the paper's if the library was built from that."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say which stage binds and why, and what one more layer or one more node would change."""
+    from solver.explain_template import explain_template as explain
+
+    with shared.bad_input():
+        shelf, row = _found(context.obj, template, library, service, catalog)
+        whole, known = shelf.rated(row), shelf.library.inputs.configurations
+        found = explain(
+            shelf.inputs,
+            whole.template,
+            whole.rating.throughput,
+            {node.name: node for node in known},
+            lambda nodes: _most(shelf.inputs, nodes),
+            known,
+        )
+    typer.echo(found.model_dump_json() if as_json else "\n".join(_lines(found)))
+
+
+def _found(
+    settings: "Settings", template: str, library: Path | None, service: str | None, catalog: Path | None
+) -> "tuple[Shelf, int]":
+    """Where a template is.
+
+    Raises:
+        OSError, ValueError: a library cannot be read, there is none, or it is in none of them.
+    """
+    from solver.library_file import SUFFIX
+    from streams.libraries import open_library
+    from streams.library_view import shelves_of
+
+    folder = settings.state_dir / "libraries"
+    paths = sorted(folder.glob(f"*{SUFFIX}")) if library is None else [library]
+    if not paths:
+        raise FileNotFoundError(f"--library: none is in {folder}; `coral templates build` makes one")
+    for path in paths:
+        for shelf in shelves_of(open_library(settings, path, catalog), service):
+            if (row := shelf.find(template)) is not None:
+                return shelf, row
+    raise ValueError(f"{template}: in none of {', '.join(map(str, paths))}")
+
+
+def _most(inputs: "ServiceInputs", nodes: Sequence["Configuration"]) -> float:
+    """What a combination gives as one template; 0 where it cannot serve."""
+    import numpy as np
+
+    from solver.searches import search_of
+
+    kinds = {node.name: node for node in nodes}
+    places = sorted(list(kinds).index(node.name) for node in nodes)
+    search = search_of(inputs, list(kinds.values()), len(nodes))
+    return float(search.place(np.array([places], dtype=np.int8), np.zeros(1)).throughput[0])
+
+
+# ------------------------------------------------------------------------------------------------- text
+
+
+def _lines(found: "TemplateExplanation") -> Iterator[str]:
+    service = f"{found.model} {found.variant}, {found.slo_class}, {found.phase}"
+    yield f"{found.id}: {service}, runtime {found.runtime}"
+    yield f"  throughput  {_figure(found.throughput)} {found.unit}, as much as its slowest stage"
+    for index, stage in enumerate(found.stages):
+        yield _stage(found, index, stage)
+    yield from _labelled("binds", dict.fromkeys(_binding(found)))
+    yield from _one_more_node(found)
+
+
+def _stage(found: "TemplateExplanation", index: int, stage: "StageShare") -> str:
+    from streams.library_view import combination_text
+
+    nodes = [
+        f"{node.configuration} ({f'{node.replicas} x ' * (node.replicas > 1)}tp {node.tp})"
+        for node in stage.nodes
+    ]
+    mark = "  <- slowest" if index == found.bottleneck else ""
+    after = f"one more: {_figure(stage.with_one_more)}" if stage.with_one_more else "one more: does not go"
+    where = combination_text(nodes)
+    return (
+        f"  stage {index + 1:<5} {stage.layers} layers on {where}: {_figure(stage.throughput)}, {after}{mark}"
+    )
+
+
+def _binding(found: "TemplateExplanation") -> Iterator[str]:
+    """What the slowest stage spends its time on, and what forbids larger batches: there, or anywhere in
+    runtime `vllm`, where all stages have the same batch."""
+    for node in found.stages[found.bottleneck].nodes:
+        yield f"{node.configuration}: the step spends most time on {node.busiest}"
+    for index, stage in enumerate(found.stages):
+        for node in stage.nodes:
+            if node.violates and (found.runtime == "vllm" or index == found.bottleneck):
+                yield f"stage {index + 1}: a larger batch would break {_violations(node)}"
+
+
+def _violations(node: "NodeShare") -> str:
+    return ", ".join(
+        f"{b.what} {_figure(b.needs)} > {_figure(b.allowed)} {b.unit} on {node.configuration}"
+        for b in node.violates
+    )
+
+
+def _one_more_node(found: "TemplateExplanation") -> Iterator[str]:
+    """Those first that gain most from being together."""
+    return _labelled(
+        "1 more node",
+        (
+            f"{one.configuration} makes it {_figure(one.throughput)} ({one.adds / found.throughput:+.1%}), "
+            f"adds {_figure(one.adds)}, alone gives {_figure(one.alone)}"
+            + ": better together"
+            * (one.adds > one.alone)
+            for one in found.one_more_node[:SHOWN]
+        ),
+    )
+
+
+def _labelled(label: str, lines: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        yield f"  {'' if number else label:<11} {line}"
+
+
+def _figure(value: float) -> str:
+    """Four digits, and no powers of ten for large ones."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
