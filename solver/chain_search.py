@@ -224,7 +224,11 @@ def _best_order(
                 if nodes >> d & 1:
                     continue
                 slower = min(wire[row[a]], wire[row[d]])
-                sent = held[nodes, a] + _holds(gpu[row[a]], WIRED + 2 * slower + opens, b, mine, above) + passed[d]
+                sent = (
+                    held[nodes, a]
+                    + _holds(gpu[row[a]], WIRED + 2 * slower + opens, b, mine, above)
+                    + passed[d]
+                )
                 if sent > held[nodes | 1 << d, d]:
                     held[nodes | 1 << d, d], before[nodes | 1 << d, d] = sent, a
     nodes, best, last = (1 << size) - 1, 8 * NEVER, 0

@@ -100,7 +100,9 @@ def memory_tables(
     for t, g, k, slot in _stages(roofline, configurations, frame, lone=lone):
         depth = roofline.memory_depth(slot, roofline.layer_counts, float(BATCHES[0]))
         most[t, g, k] = _most(depth[None, :], frame.depth)
-    return _with_nodes(frame, configurations, np.ones(1), np.ones((*shape[:2], 1)), np.zeros((*shape, 1)), most)
+    return _with_nodes(
+        frame, configurations, np.ones(1), np.ones((*shape[:2], 1)), np.zeros((*shape, 1)), most
+    )
 
 
 def _frame(roofline: Roofline, configurations: Sequence[Configuration], n_max: int) -> _Frame:

@@ -9,10 +9,10 @@ import numpy as np
 from schemas.base import Frozen
 from schemas.catalog import Configuration, Phase, Runtime
 from schemas.problems import Template
+from solver.chains import chain_slots
 from solver.explain import Held
 from solver.explanation import Bound, Limit
 from solver.kept import ServiceInputs
-from solver.placement import chain_slots
 from solver.roofline import BATCHES, Roofline, Slot
 from solver.shapes import Floats
 from solver.tables import node_slot

@@ -12,8 +12,8 @@ import numpy as np
 
 from schemas.catalog import Configuration
 from schemas.problems import LatencyTable, Template, TemplateRank, TemplateStage
+from solver.chains import Found, Placement, best_cut, chain_slots, describe, travelling
 from solver.kept import Kept, ServiceInputs
-from solver.placement import Found, Placement, best_cut, chain_slots, describe, travelling
 from solver.roofline import BATCHES, Roofline, Slot
 from solver.tables import node_slot
 
@@ -28,7 +28,7 @@ def placement_of(
     """
     r, nodes = inputs.roofline, _nodes(configurations, kept, row)
     if inputs.runtime == "vllm":
-        return describe(r, _chain(r, nodes, kept, row))
+        return describe(r, chain_of(r, nodes, kept, row))
     shares, depth = _shares(r, nodes, kept, row), int(kept.stages[row])
     stages = tuple(_stage(r, [s for s in shares if s.stage == stage], depth) for stage in range(depth))
     names, throughput = tuple(node.name for node in nodes), float(kept.throughput[row])
@@ -40,7 +40,7 @@ def identity_of(inputs: ServiceInputs, configurations: Sequence[Configuration], 
     r, nodes = inputs.roofline, _nodes(configurations, kept, row)
     held: list[tuple[int, list[TemplateRank]]]
     if inputs.runtime == "vllm":
-        chain = _chain(r, nodes, kept, row)
+        chain = chain_of(r, nodes, kept, row)
         nodes = list(chain.nodes)
         ranks = [rank for k, node in enumerate(nodes) for rank in _bare_ranks(k, node, chain.tp)]
         held = [(layers, [rank]) for layers, rank in zip(chain.layers, ranks, strict=True)]
@@ -76,7 +76,7 @@ def _bare_ranks(k: int, node: Configuration, tp: int) -> list[TemplateRank]:
 # ------------------------------------------------------------------------------------------- runtime vllm
 
 
-def _chain(roofline: Roofline, nodes: Sequence[Configuration], kept: Kept, row: int) -> Found:
+def chain_of(roofline: Roofline, nodes: Sequence[Configuration], kept: Kept, row: int) -> Found:
     """The chain, each node's layers cut over its own stages so that the slowest is as fast as can be."""
     columns = np.argsort(kept.order[row, : len(nodes)])
     order = tuple(nodes[c] for c in columns.tolist())
@@ -137,7 +137,7 @@ def _stage(roofline: Roofline, shares: Sequence[_Share], depth: int) -> Template
 
 
 def _latency(roofline: Roofline, shares: Sequence[_Share], depth: int) -> LatencyTable:
-    """As `solver.placement.latency`, where each node of a stage takes its share of the micro-batch.
+    """As `solver.chains.latency`, where each node of a stage takes its share of the micro-batch.
 
     The scheduler weighs nodes by what they give, so a prompt's way through a stage is the mean so weighed.
     """

@@ -3,7 +3,7 @@
 A node of n GPUs may split each layer over t of them (t divides n and the model's heads) and then runs n/t
 data-parallel replicas of its slice, which share its network: the table takes the t that gives most. That is
 runtime `coral`, where a node's replicas share a stage; runtime `vllm` has one t for a chain and lays several
-stages on a node, so `solver.placement` chooses there.
+stages on a node, so `solver.chain_search` chooses there.
 """
 
 from collections.abc import Sequence

@@ -8,7 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from schemas.catalog import Phase, load_catalog
 from schemas.performance import load_efficiencies
-from solver.placement import Refusal, best_cut, search
+from solver.chains import best_cut
+from solver.placement import Refusal, search
 from solver.roofline import Roofline
 from solver.shapes import Floats
 from solver.stage_search import _tables, place_stages

@@ -6,7 +6,8 @@ from itertools import combinations, pairwise, permutations
 import pytest
 
 from schemas.catalog import Configuration
-from solver.placement import Placement, Refusal, chain_slots, place, search
+from solver.chains import Placement, chain_slots
+from solver.placement import Refusal, place, search
 from solver.roofline import BATCHES, Roofline
 
 Make = Callable[..., Roofline]
