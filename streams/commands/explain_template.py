@@ -1,6 +1,6 @@
 """Why a template gives what it gives, and what would change it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +9,8 @@ import typer
 from streams.commands import shared
 
 if TYPE_CHECKING:
-    from schemas.catalog import Configuration
     from schemas.settings import Settings
     from solver.explain_template import NodeShare, StageShare, TemplateExplanation
-    from solver.kept import ServiceInputs
     from solver.library import Shelf
 
 SHOWN = 5
@@ -36,6 +34,7 @@ def explain_template(
 ) -> None:
     """Say which stage binds and why, and what one more layer or one more node would change."""
     from solver.explain_template import explain_template as explain
+    from solver.placement import throughput_of
 
     with shared.bad_input():
         shelf, row = _found(context.obj, template, library, service, catalog)
@@ -45,7 +44,7 @@ def explain_template(
             whole.template,
             whole.rating.throughput,
             {node.name: node for node in known},
-            lambda nodes: _most(shelf.inputs, nodes),
+            lambda nodes: throughput_of(shelf.inputs, nodes),
             known,
         )
     typer.echo(found.model_dump_json() if as_json else "\n".join(_lines(found)))
@@ -72,18 +71,6 @@ def _found(
             if (row := shelf.find(template)) is not None:
                 return shelf, row
     raise ValueError(f"{template}: in none of {', '.join(map(str, paths))}")
-
-
-def _most(inputs: "ServiceInputs", nodes: Sequence["Configuration"]) -> float:
-    """What a combination gives as one template; 0 where it cannot serve."""
-    import numpy as np
-
-    from solver.searches import search_of
-
-    kinds = {node.name: node for node in nodes}
-    places = sorted(list(kinds).index(node.name) for node in nodes)
-    search = search_of(inputs, list(kinds.values()), len(nodes))
-    return float(search.place(np.array([places], dtype=np.int8), np.zeros(1)).throughput[0])
 
 
 # ------------------------------------------------------------------------------------------------- text
