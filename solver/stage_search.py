@@ -162,12 +162,12 @@ def _place_rows(
         pattern = _pattern(nodes)
         for s in range(1, min(size, total) + 1):
             rates = that[s - 1]
-            offset, room = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
-            if room < total:
+            offset, bound = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
+            if bound < total:
                 continue
             for g in range(groups[pattern, s - 1], groups[pattern, s]):
                 end, p, held, spare = ends[g], starts[g], -1, 0.0
-                while p < starts[g + 1]:
+                while p < starts[g + 1] and bound >= total:
                     if held < 0:
                         room = reach[0, whole ^ end] + offset * (s - 1)
                         held = _last_holds(
@@ -192,7 +192,7 @@ def _place_rows(
                         _describe(
                             nodes, rest, end, first, cut, rates, tp[s - 1], stage_of[i], layers[i], degree[i]
                         )
-                        offset, room = _aim(
+                        offset, bound = _aim(
                             nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least
                         )
 
@@ -342,6 +342,8 @@ def _climb(
     while True:
         above = max(best, rate)
         held[count] = _most_layers(that[LAST], nodes, end, above, 0, held[count])
+        if held[count] == 0:  # the others may hold the whole model, but the last stage needs a layer
+            return first, rate
         room, gain, leading, opened = held[count], 2 * NEVER, 0, 0
         for s in range(count):
             opening = _most_layers(that[FIRST], nodes, rest[s], above, 0, most[rest[s]])
