@@ -3,10 +3,10 @@
     python scripts/templates_report.py             # prints the tables
     python scripts/templates_report.py --write     # writes them, and docs/templates/sensitivity.svg
 
-Everything is of the extended set-up (paper mode), on all cores; seconds are of this machine. Takes minutes.
+Everything is of the extended set-up (paper mode), on all cores; seconds are of this machine's processors, all
+cores together, since it may be busy. Takes minutes.
 """
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -105,13 +105,11 @@ def study(setup: Setup, figures: Figures) -> list[Trial]:
     scope = replace(setup.scope, levels=((STUDIED.model, STUDIED.slo_class),), phases=(STUDIED.phase,))
     build_library(figures, replace(scope, n_max=2))  # compiles, or loads what was compiled
     prices = Prices(setup.catalog, setup.regions)
-    return list(trials(figures, scope, prices, N_MAXES, RHOS, time.perf_counter))
+    return list(trials(figures, scope, prices, N_MAXES, RHOS, time.process_time))
 
 
 def sensitivity(found: Sequence[Trial]) -> Iterator[str]:
     best = max(trial.per_usd for trial in found)
-    yield f"{os.cpu_count()} cores."
-    yield ""
     head = ["N_max", *(f"rho {rho:g}" for rho in RHOS)]
     yield from table(
         head, ([n, *(cell(trial, best) for trial in found if trial.n_max == n)] for n in N_MAXES)
