@@ -27,6 +27,8 @@ from solver.space import Longs
 
 NEVER = -(1 << 20)
 """In place of a number of layers where a stage cannot hold even one."""
+UNSEEN = NEVER << 20
+"""Less than any chain of such stages."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def _best_order(
     """
     size = len(row)
     opened, passed = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-    held = np.full((1 << size, size), 8 * NEVER)
+    held = np.full((1 << size, size), UNSEEN)
     before = np.full((1 << size, size), -1)
     for a in range(size):
         g, inner = gpu[row[a]], hosts[row[a]] - 1
@@ -231,12 +233,14 @@ def _best_order(
                 )
                 if sent > held[nodes | 1 << d, d]:
                     held[nodes | 1 << d, d], before[nodes | 1 << d, d] = sent, a
-    nodes, best, last = (1 << size) - 1, 8 * NEVER, 0
+    nodes, best, last = (1 << size) - 1, UNSEEN, 0
     for a in range(size):
         ends = LONE if size == 1 and hosts[row[a]] == 1 else ENDING
         whole = held[nodes, a] + _holds(gpu[row[a]], ends, b, mine, above)
         if whole > best:
             best, last = whole, a
+    if best < 0:  # some stage cannot hold a layer, whatever the order: there may be none to go back through
+        return best
     for at in range(size - 1, -1, -1):
         chain[at] = last
         nodes, last = nodes ^ (1 << last), before[nodes, last]
