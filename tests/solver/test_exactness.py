@@ -107,6 +107,14 @@ def test_the_paper_s_program_finds_no_more(seed: int) -> None:
     assert proven is None or proven.bound == pytest.approx(proven.throughput, rel=1e-6)
 
 
+def test_a_last_stage_that_is_slow_even_with_one_layer_ends_the_climb() -> None:
+    """Beyond its rate the others hold the whole model, but it needs a layer."""
+    that = np.zeros((3, 2, 2, 4))  # positions, stages, configurations, layers
+    that[:, 1, 0] = [9, 9, 9, 9]
+    that[:, 1, 1] = [2, 1, 1, 1]
+    assert shared(as_table(that), (0, 1)) == (2, 2)
+
+
 def test_only_more_than_the_floor_is_found() -> None:
     """The pruning's question: a search that starts at a value finds the best above it, or nothing."""
     rng = np.random.default_rng(7)
