@@ -99,14 +99,14 @@ class Header(Frozen):
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Library:
-    """Templates of every service, with what they were built from."""
+    """Templates of every service, with what they were built from; the same if their digests are."""
 
     header: Header
     arrays: tuple[Kept, ...] = field(repr=False)
     """One for each part."""
-    figures: Figures | None = field(default=None, repr=False, compare=False)
+    figures: Figures | None = field(default=None, repr=False)
     """What makes templates of rows; None where nobody is to ask for one."""
 
     @property
@@ -195,7 +195,7 @@ WHY_EMPTY: Mapping[Reason, str] = MappingProxyType(
 """The one that comes nearest to serving first."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shelf(Sequence[Candidate]):
     """The templates of one variant of a service."""
 
@@ -254,7 +254,7 @@ class Shelf(Sequence[Candidate]):
         return Rated(template=placement.template, rating=placement.rating)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Shelves(Sequence[Candidate]):
     """Those of several variants, one after the other."""
 

@@ -21,7 +21,9 @@ from streams.solve_worker import LENGTH, SolveError, frame
 __all__ = ["SolveError", "Solver"]
 
 START_S = 600.0
-"""A library takes 20 s to build for the whole catalog, once; this is a guard against hangs."""
+"""A library takes some 5 s to build for the whole catalog, once, and its search 10 s to compile on a new machine.
+
+This is a guard against hangs."""
 
 
 class _Worker:
