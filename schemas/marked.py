@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
+from schemas.yamlfile import LOADER
+
 Steps = Sequence[int | str]
 """Way from the root to a value: keys and indices, as pydantic's `loc`."""
-
-# libyaml's parser where PyYAML was built with it: six times as fast, the same marks.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Place(NamedTuple):
@@ -129,7 +128,7 @@ class Marked:
 
     def _content(self, file: Path) -> Any:
         with file.open("rb") as stream:
-            loader = _Loader(stream)
+            loader = LOADER(stream)
             try:
                 node = loader.get_single_node()
                 return None if node is None else _Reader(self, loader, file).plain(node)
