@@ -33,7 +33,7 @@ from solver.partitions import Words, partitions
 from solver.roofline import Roofline
 from solver.shapes import Flags, Floats
 from solver.space import Longs
-from solver.tables import POSITIONS, Position, degrees, node_slot, node_table
+from solver.tables import POSITIONS, NodeTable, Position, degrees, node_slot, node_table
 
 FIRST, MIDDLE, LAST = (POSITIONS.index(position) for position in ("first", "middle", "last"))
 OFFSETS: Floats = np.array([0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9])
@@ -62,8 +62,12 @@ class StageTables:
 
 def stage_tables(roofline: Roofline, configurations: Sequence[Configuration], n_max: int) -> StageTables:
     """What the search needs to know of up to `n_max` of these nodes."""
-    table = node_table(roofline, configurations, range(1, n_max + 1))
-    return _tables(table.throughput.swapaxes(0, 1), table.tp.swapaxes(0, 1))
+    return tables_of(node_table(roofline, configurations, range(1, n_max + 1)))
+
+
+def tables_of(table: NodeTable) -> StageTables:
+    """The same of a table of nodes for every number of stages from 1 on."""
+    return _tables(table.throughput.swapaxes(0, 1), table.tp.swapaxes(0, 1).astype(float))
 
 
 def memory_tables(roofline: Roofline, configurations: Sequence[Configuration], n_max: int) -> StageTables:

@@ -15,7 +15,7 @@ from schemas.catalog import Architecture, Catalog, Phase, load_catalog
 from schemas.performance import load_efficiencies
 from solver.placement_ilp import Unproven, solve_placement
 from solver.roofline import Roofline
-from solver.stage_search import _tables, place_stages
+from solver.stage_search import place_stages, tables_of
 from solver.tables import NodeTable, node_table
 
 pytestmark = pytest.mark.bench
@@ -83,7 +83,7 @@ def draw(catalog: Catalog, rng: np.random.Generator, size: int, phase: Phase) ->
 
 def search(case: Case) -> tuple[float, float]:
     """Throughput, and processor seconds of a search from nothing among many."""
-    tables = _tables(case.table.throughput.swapaxes(0, 1), case.table.tp.swapaxes(0, 1))
+    tables = tables_of(case.table)
     rows = np.array([case.nodes] * 100, dtype=np.int8)
     place_stages(rows[:1], np.zeros(1), tables)  # compiles
     began = time.process_time()

@@ -12,7 +12,7 @@ from solver.chains import best_cut
 from solver.placement import Refusal, search
 from solver.roofline import Roofline
 from solver.shapes import Floats
-from solver.stage_search import _tables, place_stages
+from solver.stage_search import place_stages, tables_of
 from solver.tables import NodeTable
 from tests.solver import references
 
@@ -43,7 +43,7 @@ def test_no_assignment_and_cut_beats_shared_stages(case: tuple[NodeTable, list[i
     """Nor when the search starts at a part of the best value, as it does at what the splits give."""
     table, nodes = case
     best = references.best_shared(table, nodes)
-    tables = _tables(table.throughput.swapaxes(0, 1), table.tp.swapaxes(0, 1).astype(float))
+    tables = tables_of(table)
     found = place_stages(np.array([nodes], dtype=np.int8), np.array([start * best]), tables)
     throughput, stages = float(found.throughput[0]), int(found.stages[0])
     assert throughput == pytest.approx(best if best > start * best else 0.0, rel=1e-12)

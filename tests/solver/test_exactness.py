@@ -19,7 +19,7 @@ from schemas.catalog import Catalog, Configuration, Phase, Variant
 from solver.placement import Refusal, search
 from solver.placement_ilp import solve_placement
 from solver.roofline import BATCHES, Roofline
-from solver.stage_search import _tables, place_stages
+from solver.stage_search import place_stages, tables_of
 from solver.tables import NodeTable, node_table
 from tests.solver.references import as_table, best_chain, best_shared, chain, given, made_up
 
@@ -32,7 +32,7 @@ KINDS = ("L4", "A10G", "L40S", "A100", "H100")
 
 def shared(table: NodeTable, nodes: Sequence[int], floor: float = 0.0) -> tuple[float, int]:
     """Throughput and stages of the fast search; it must be what its placement gives. (0, 0) if nothing is."""
-    tables = _tables(table.throughput.swapaxes(0, 1), table.tp.swapaxes(0, 1))
+    tables = tables_of(table)
     found = place_stages(np.array([nodes], dtype=np.int8), np.array([floor]), tables)
     throughput, stages = float(found.throughput[0]), int(found.stages[0])
     if stages:
