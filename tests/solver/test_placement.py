@@ -1,64 +1,16 @@
-"""The placement search against brute force, and the reasons it refuses with."""
+"""Placements as templates, and the reasons for having none; that none is better is in test_exactness."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations, pairwise, permutations
+from collections.abc import Callable
 
 import pytest
 
 from schemas.catalog import Configuration
-from solver.chains import Placement, chain_slots
+from solver.chains import Placement
 from solver.placement import Refusal, place, search
-from solver.roofline import BATCHES, Roofline
+from solver.roofline import Roofline
 
 Make = Callable[..., Roofline]
 Nodes = Callable[..., list[Configuration]]
-
-
-def cuts(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
-    """Every way to cut `layers` into `stages` of at least one."""
-    for inner in combinations(range(1, layers), stages - 1):
-        edges = (0, *inner, layers)
-        yield tuple(b - a for a, b in pairwise(edges))
-
-
-def brute_force(r: Roofline, nodes: Sequence[Configuration]) -> float:
-    """All degrees, orders, cuts and batches, one by one."""
-    best = 0.0
-    layers = r.model.architecture.layers
-    for tp in (1, 2, 4, 8):
-        if any(node.gpus % tp for node in nodes) or not r.shape.splits_into(tp):
-            continue
-        for order in permutations(nodes):
-            slots = chain_slots(r, order, tp)
-            if len(slots) > layers:
-                continue
-            tables = [r.table(slot, len(slots)) for slot in slots]
-            for cut in cuts(layers, len(slots)):
-                for b in range(len(BATCHES)):
-                    best = max(best, min(float(t[b, j - 1]) for t, j in zip(tables, cut, strict=True)))
-    return best
-
-
-@pytest.mark.parametrize(
-    ("model", "variant", "layers", "names"),
-    [
-        ("gpt-oss-20b", "mxfp4", 9, ("1xL4",)),
-        ("gpt-oss-20b", "mxfp4", 9, ("2xL4", "1xL40S")),
-        ("gpt-oss-20b", "mxfp4", 8, ("1xL4", "1xL40S", "1xH100")),
-        ("qwen3-32b", "bf16", 10, ("4xL4", "2xL40S")),
-        ("qwen3-32b", "fp8", 11, ("1xA100", "2xL4", "1xA100")),
-        ("phi-4-14b", "bf16", 9, ("4xA10G", "2xA10G")),
-        ("qwen3-235b-a22b", "fp8", 9, ("4xL40S", "2xH100")),
-    ],
-)
-def test_search_equals_brute_force(
-    roofline: Make, nodes: Nodes, model: str, variant: str, layers: int, names: tuple[str, ...]
-) -> None:
-    r = roofline(model, variant, layers)
-    found = search(r, nodes(*names))
-    reached = 0.0 if isinstance(found, Refusal) else found.throughput
-    assert reached == pytest.approx(brute_force(r, nodes(*names)), rel=1e-12)
-    assert reached > 0
 
 
 @pytest.mark.parametrize(
@@ -116,3 +68,46 @@ def test_a_slow_network_is_worth_less(roofline: Make, nodes: Nodes) -> None:
     hampered = search(r, slow)
     assert not isinstance(fast, Refusal)
     assert isinstance(hampered, Refusal) or hampered.throughput < fast.throughput
+
+
+# ----------------------------------------------------------------------------------------------- runtime coral
+
+
+def test_nodes_of_a_stage_hold_the_same_layers_and_add_up(roofline: Make, nodes: Nodes) -> None:
+    """Two slow nodes share a stage beside a fast one: runtime `vllm` would need a chain of three."""
+    r = roofline("qwen3-32b", "bf16", phase="decode")
+    placement = place(r, nodes("2xL4", "1xH100", "2xL4"), "coral")
+    assert isinstance(placement, Placement)
+    template = placement.template
+    assert template.runtime == "coral"
+    assert sum(stage.layers for stage in template.stages) == 64
+    shared = [{template.nodes[rank.node] for rank in stage.ranks} for stage in template.stages]
+    assert sorted(map(sorted, shared)) == [["1xH100"], ["2xL4"]]
+    devices = [
+        (rank.node, device) for stage in template.stages for rank in stage.ranks for device in rank.device_ids
+    ]
+    assert len(set(devices)) == len(devices) == 5
+    for stage in template.stages:
+        for rank in stage.ranks:
+            assert 0 < rank.memory_gb <= {"2xL4": 24, "1xH100": 80}[template.nodes[rank.node]] * rank.tp
+
+
+@pytest.mark.parametrize(
+    ("model", "variant", "names", "reason"),
+    [
+        ("qwen3-32b", "fp8", ("1xA10G",), "gpu-not-allowed"),
+        ("qwen3-32b", "bf16", ("1xL4", "1xL4"), "does-not-fit"),
+        ("llama-3-70b", "bf16", ("8xL4",), "slo-too-tight"),
+    ],
+)
+def test_coral_refuses_with_the_same_reasons(
+    roofline: Make, nodes: Nodes, model: str, variant: str, names: tuple[str, ...], reason: str
+) -> None:
+    assert place(roofline(model, variant), nodes(*names), "coral") == Refusal(reason)  # type: ignore[arg-type]
+
+
+def test_a_node_that_would_add_nothing_makes_no_template(roofline: Make, nodes: Nodes) -> None:
+    """Eight H100 hold all of it; as a stage of its own an L4 would be the slowest by far."""
+    r = roofline("qwen3-32b", "bf16", phase="prefill")
+    with pytest.raises(ValueError, match="1xL4 would add nothing"):
+        place(r, nodes("8xH100", "1xL4"), "coral")

@@ -92,3 +92,23 @@ def test_chains_and_shared_stages_agree_where_they_are_the_same(
     assert lone.shape == (1, len(BATCHES))
     shared = node_table(r, [node])
     assert lone.max() == best_shared(shared, (0,)) == stage_rates(shared, (0,), 1)[0, 0, -1] > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "variant", "layers", "names", "tp"),
+    [
+        ("gpt-oss-20b", "mxfp4", 8, ("2xL4", "1xL40S"), 1),
+        ("qwen3-32b", "bf16", 10, ("4xL4", "2xL40S"), 2),
+        ("qwen3-32b", "fp8", 9, ("1xA100", "2xL4", "1xA100"), 1),
+    ],
+)
+def test_the_best_chain_is_the_best_of_all_one_by_one(
+    roofline: Make, nodes: Nodes, model: str, variant: str, layers: int, names: tuple[str, ...], tp: int
+) -> None:
+    rates = chain_rates(roofline(model, variant, layers), nodes(*names), tp)
+    stages, orders, batches, _ = rates.shape
+    assert stages == sum(node.gpus // tp for node in nodes(*names))
+    chains = rates.reshape(stages, orders * batches, layers)
+    one_by_one = [best_of_all_cuts(chains[:, i]) for i in range(orders * batches)]
+    assert best_cuts(chains) == pytest.approx(one_by_one)
+    assert max(one_by_one) > 0
