@@ -7,6 +7,7 @@ batch, memory and latency.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -42,13 +43,13 @@ def identity_of(inputs: ServiceInputs, configurations: Sequence[Configuration], 
     if inputs.runtime == "vllm":
         chain = chain_of(r, nodes, kept, row)
         nodes = list(chain.nodes)
-        ranks = [rank for k, node in enumerate(nodes) for rank in _bare_ranks(k, node, chain.tp)]
+        ranks = [rank for k, node in enumerate(nodes) for rank in _bare_ranks(k, node.gpus, chain.tp)]
         held = [(layers, [rank]) for layers, rank in zip(chain.layers, ranks, strict=True)]
     else:
         held = [(0, []) for _ in range(int(kept.stages[row]))]
         for k, node in enumerate(nodes):
             stage, layers, tp = (int(a[row, k]) for a in (kept.stage_of, kept.layers, kept.tp))
-            held[stage] = layers, [*held[stage][1], *_bare_ranks(k, node, tp)]
+            held[stage] = layers, [*held[stage][1], *_bare_ranks(k, node.gpus, tp)]
     stages = tuple(TemplateStage.model_construct(layers=j, ranks=tuple(ranks)) for j, ranks in held)
     v, names = r.variant, tuple(node.name for node in nodes)
     return Template.identity(
@@ -60,16 +61,17 @@ def _nodes(configurations: Sequence[Configuration], kept: Kept, row: int) -> lis
     return [configurations[c] for c in kept.combination[row].tolist() if c >= 0]
 
 
-def _devices(node: Configuration, tp: int) -> list[tuple[int, ...]]:
+def _devices(gpus: int, tp: int) -> list[tuple[int, ...]]:
     """Of each of a node's ranks."""
-    return [tuple(range(first, first + tp)) for first in range(0, node.gpus, tp)]
+    return [tuple(range(first, first + tp)) for first in range(0, gpus, tp)]
 
 
-def _bare_ranks(k: int, node: Configuration, tp: int) -> list[TemplateRank]:
+@cache
+def _bare_ranks(k: int, gpus: int, tp: int) -> list[TemplateRank]:
     """Ranks of any memory, which does not identify."""
     return [
         TemplateRank.model_construct(node=k, device_ids=devices, memory_gb=1.0)
-        for devices in _devices(node, tp)
+        for devices in _devices(gpus, tp)
     ]
 
 
@@ -131,7 +133,7 @@ def _stage(roofline: Roofline, shares: Sequence[_Share], depth: int) -> Template
         memory = float(roofline.weight_bytes(share.slot, float(share.layers)) + cache) / 1e9
         ranks += [
             TemplateRank(node=share.node, device_ids=devices, memory_gb=memory)
-            for devices in _devices(share.configuration, share.slot.tp)
+            for devices in _devices(share.configuration.gpus, share.slot.tp)
         ]
     return TemplateStage(layers=shares[0].layers, ranks=tuple(ranks))
 
