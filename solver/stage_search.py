@@ -1,23 +1,18 @@
 """The exact best placement for runtime `coral`: nodes of one stage share its load (solver.md, "Stage 1").
 
-Nodes of a stage add up, stages take the minimum, and slices of layers are interchangeable. So a stage with the
+Nodes of a stage add up, stages take the minimum, and slices of layers are interchangeable. So a stage of the
 nodes N gives F(j) = sum over N of That(c, j) while it holds j layers, which never rises with j; and a partition
 into stages reaches more than T exactly if the layers that each can hold above T, #{j : F(j) > T}, make up the
-model. The first and the last stage hold the embedding and the LM head, so those two are chosen as well: for a
-given T, the pair that loses the fewest layers.
+model. Which stage is first and which is last matters as well: partitions are told apart by the last one, and
+the first is the one that loses the fewest layers by it.
 
-A partition that beats T is climbed: its stages hold all they can above T; taking a layer too many from the
-slowest stage raises the least rate to the next value that any cut can have, until the layers are the model's.
-So the result is one of the values F(j) itself, and no cut of this partition in this order gives more.
+A partition that beats T is climbed: its stages hold all they can above T, and the slowest one gives a layer
+away until the layers are the model's. Each step raises the least rate to the next value that any cut can have,
+so the result is one of the values F(j) itself, and no cut of this partition in this order gives more.
 
-What makes it fast is how little is climbed. The search starts at the value to beat, T. A stage that holds j
-layers at T or more has T (j - o) <= sum over N of (j - o) That(c, j), so for any offset o no stage holds more than
-
-    W(N) / T + o layers, where W adds up each node's w(c) = max over j of max(0, j - o) That(c, j)
-
-and S stages hold no more than W / T + S o together. A number of stages for which one of a few offsets shows that
-this is less than the model is out at once; and a partition is dropped at the stage where what its stages lack of
-their bounds, by the offset of the lowest total, exceeds what the total has to spare.
+What makes it fast is how little is climbed. The search starts at the value to beat. A number of stages whose
+bound (`solver.stage_tables`) is below the model's layers is out at once; so is a last stage that leaves the
+others too much, and a partition whose stages together fall shorter of their bounds than these leave room for.
 """
 
 from collections.abc import Sequence
@@ -33,68 +28,17 @@ from solver.partitions import Words, partitions
 from solver.roofline import Roofline
 from solver.shapes import Flags, Floats
 from solver.space import Longs
-from solver.tables import POSITIONS, NodeTable, Position, degrees, node_slot, node_table
+from solver.stage_tables import FIRST, LAST, MIDDLE, StageTables, memory_tables, stage_tables
 
-FIRST, MIDDLE, LAST = (POSITIONS.index(position) for position in ("first", "middle", "last"))
-OFFSETS: Floats = np.array([0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9])
-"""Of a stage's equal share of the layers: where throughput falls fast with the layers, the large ones bind."""
 MOST_NODES = 8
 """There are 4,140 ways to part 8 nodes, and 115,975 to part 10."""
 NEVER = -(1 << 20)
 """In place of a number of layers where a stage cannot hold even one."""
 
-
-@dataclass(frozen=True)
-class StageTables:
-    """That of whole nodes (`solver.tables`), by number of stages first."""
-
-    that: Floats
-    """[S - 1, position, c, j - 1]"""
-    before: Floats
-    """[S - 1, c, j - 1]: the most that a stage before the last can have, wherever it is."""
-    peaks: Floats
-    """[S - 1, (before the last, last), c, o]: w(c) for each offset."""
-    offsets: Floats
-    """[S - 1, o], in layers."""
-    tp: Bytes
-    """[S - 1, position, c, j - 1]"""
-
-
-def stage_tables(roofline: Roofline, configurations: Sequence[Configuration], n_max: int) -> StageTables:
-    """What the search needs to know of up to `n_max` of these nodes."""
-    return tables_of(node_table(roofline, configurations, range(1, n_max + 1)))
-
-
-def tables_of(table: NodeTable) -> StageTables:
-    """The same of a table of nodes for every number of stages from 1 on."""
-    return _tables(table.throughput.swapaxes(0, 1), table.tp.swapaxes(0, 1).astype(float))
-
-
-def memory_tables(roofline: Roofline, configurations: Sequence[Configuration], n_max: int) -> StageTables:
-    """The same for memory alone: 1 where a node holds the layers at the smallest batch, else 0."""
-    that = np.zeros((n_max, len(POSITIONS), len(configurations), roofline.model.architecture.layers))
-    for c, node in enumerate(configurations):
-        for tp in degrees(roofline, node):
-            for stages in range(1, n_max + 1):
-                for p, position in enumerate(POSITIONS):
-                    slot = node_slot(node, tp, **_ends(position, stages))
-                    that[stages - 1, p, c, : roofline.most_layers(slot, stages)] = 1.0
-    return _tables(that, np.zeros(that.shape))
-
-
-def _ends(position: Position, stages: int) -> dict[str, bool]:
-    return {"first": position == "first" or stages == 1, "last": position == "last" or stages == 1}
-
-
-def _tables(that: Floats, tp: Floats) -> StageTables:
-    that, total = np.ascontiguousarray(that), that.shape[-1]
-    before = np.maximum(that[:, FIRST], that[:, MIDDLE])
-    before[:2] = that[:2, FIRST]  # of two stages, none is in the middle
-    offsets = OFFSETS * (total / np.arange(1.0, len(that) + 1))[:, None]
-    beyond = np.maximum(0.0, np.arange(1.0, total + 1) - offsets[..., None])
-    either = np.stack([before, that[:, LAST]], axis=1)
-    peaks = (either[:, :, :, None, :] * beyond[:, None, None]).max(axis=4)
-    return StageTables(that, before, peaks, offsets, np.ascontiguousarray(tp, dtype=np.int8))
+Tables = tuple[Floats, Floats, Floats, Floats, Bytes]
+"""`StageTables`, as compiled code takes them."""
+Parts = tuple[Longs, Words, Longs, Words]
+"""`Partitions`, likewise."""
 
 
 @dataclass(frozen=True)
@@ -148,67 +92,71 @@ def place_stages(rows: Bytes, floors: Floats, tables: StageTables) -> Placements
 def _place_rows(
     rows: Bytes,
     floors: Floats,
-    tables: tuple[Floats, Floats, Floats, Floats, Bytes],
-    parts: tuple[Longs, Words, Longs, Words],
+    tables: Tables,
+    parts: Parts,
     found: tuple[Floats, Bytes, Bytes, Shorts, Bytes],
 ) -> None:
     """The search of `place_stages`: fills `found`."""
-    that, before, peaks, offsets, tp = tables
-    groups, ends, starts, others = parts
-    throughput, stages, stage_of, layers, degree = found
     count, size = rows.shape
-    total, whole = that.shape[3], (1 << size) - 1
-    reach, lack = np.zeros((2, 1 << size)), np.zeros(1 << size)
-    least = np.zeros(1 << size, dtype=np.int64)
-    cut = np.empty(size, dtype=np.int64)
+    work = (
+        np.zeros((2, 1 << size)),
+        np.zeros(1 << size),
+        np.zeros(1 << size, dtype=np.int64),
+        np.empty(size, dtype=np.int64),
+    )
     for i in range(count):
-        nodes, best = rows[i], floors[i]
-        pattern = _pattern(nodes)
-        for s in range(1, min(size, total) + 1):
-            rates = that[s - 1]
-            offset, bound = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
-            if bound < total:
-                continue
-            for g in range(groups[pattern, s - 1], groups[pattern, s]):
-                end, p, held, spare = ends[g], starts[g], -1, 0.0
-                while p < starts[g + 1] and bound >= total:
-                    if held < 0:
-                        room = reach[0, whole ^ end] + offset * (s - 1)
-                        held = _last_holds(
-                            rates[LAST], nodes, end, best, s, reach[1, end] + offset, room, total
-                        )
-                        if held == 0:
-                            break
-                        spare = room + held - total + 0.5
-                    left = spare
-                    for q in range(s - 1):
-                        left -= lack[others[p, q]]
-                    p += 1
-                    if left < 0.0:
-                        continue
-                    rest = others[p - 1, : s - 1]
-                    if not _may_beat(nodes, rest, before[s - 1], best, reach[0], offset, left, lack, least):
-                        continue
-                    first, rate = _climb(nodes, rest, end, rates, best, held, least, cut)
-                    if rate > best:
-                        best, held = rate, -1
-                        throughput[i], stages[i] = rate, s
-                        _describe(
-                            nodes, rest, end, first, cut, rates, tp[s - 1], stage_of[i], layers[i], degree[i]
-                        )
-                        offset, bound = _aim(
-                            nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least
-                        )
+        pattern = 0
+        for node in range(size - 1):
+            if rows[i, node] == rows[i, node + 1]:
+                pattern |= 1 << node
+        best = floors[i]
+        for s in range(1, min(size, tables[0].shape[3]) + 1):
+            best = _place_stages(rows[i], pattern, s, best, tables, parts, work, found, i)
 
 
 @njit(cache=True, nogil=True)
-def _pattern(nodes: Bytes) -> int:
-    """Which nodes equal the next (`solver.partitions`)."""
-    pattern = 0
-    for node in range(len(nodes) - 1):
-        if nodes[node] == nodes[node + 1]:
-            pattern |= 1 << node
-    return pattern
+def _place_stages(
+    nodes: Bytes,
+    pattern: int,
+    s: int,
+    best: float,
+    tables: Tables,
+    parts: Parts,
+    work: tuple[Floats, Floats, Longs, Longs],
+    found: tuple[Floats, Bytes, Bytes, Shorts, Bytes],
+    i: int,
+) -> float:
+    """The most that a combination gives as S stages or before; fills row i of `found` where that is more."""
+    that, before, peaks, offsets, tp = tables
+    groups, ends, starts, others = parts
+    reach, lack, least, cut = work
+    rates, total, whole = that[s - 1], that.shape[3], (1 << len(nodes)) - 1
+    offset, bound = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
+    for g in range(groups[pattern, s - 1], groups[pattern, s]):
+        end, p, held, spare = ends[g], starts[g], -1, 0.0
+        while p < starts[g + 1] and bound >= total:
+            if held < 0:
+                room = reach[0, whole ^ end] + offset * (s - 1)
+                limit = reach[1, end] + offset
+                held = _last_holds(rates[LAST], nodes, end, best, s, limit, room, total)
+                spare = room + held - total + 0.5
+            left = spare if held > 0 else -1.0
+            for q in range(s - 1):
+                left -= lack[others[p, q]]
+            rest = others[p, : s - 1]
+            p += 1
+            if left < 0.0 or not _may_beat(
+                nodes, rest, before[s - 1], best, reach[0], offset, left, lack, least
+            ):
+                continue
+            first, rate = _climb(nodes, rest, end, rates, best, held, least, cut)
+            if rate > best:
+                best, held = rate, -1
+                found[0][i], found[1][i] = rate, s
+                row = (found[2][i], found[3][i], found[4][i])
+                _describe(nodes, rest, end, first, cut, rates, tp[s - 1], row)
+                offset, bound = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
+    return best
 
 
 @njit(cache=True, nogil=True)
@@ -406,11 +354,10 @@ def _describe(
     cut: Longs,
     that: Floats,
     tp: Bytes,
-    stage_of: Bytes,
-    layers: Shorts,
-    degree: Bytes,
+    row: tuple[Bytes, Shorts, Bytes],
 ) -> None:
-    """Write a placement into a row of the results."""
+    """Write a placement into a row of the results: stage, its layers and the degree, by node."""
+    stage_of, layers, degree = row
     between = 1
     for s in range(len(rest) + 1):
         mask, position, place = end, LAST, len(rest)

@@ -15,7 +15,8 @@ from schemas.catalog import Architecture, Catalog, Phase, load_catalog
 from schemas.performance import load_efficiencies
 from solver.placement_ilp import Unproven, solve_placement
 from solver.roofline import Roofline
-from solver.stage_search import place_stages, tables_of
+from solver.stage_search import place_stages
+from solver.stage_tables import tables_of
 from solver.tables import NodeTable, node_table
 
 pytestmark = pytest.mark.bench

@@ -12,7 +12,8 @@ from solver.chains import best_cut
 from solver.placement import Refusal, search
 from solver.roofline import Roofline
 from solver.shapes import Floats
-from solver.stage_search import place_stages, tables_of
+from solver.stage_search import place_stages
+from solver.stage_tables import tables_of
 from solver.tables import NodeTable
 from tests.solver import references
 

@@ -20,7 +20,8 @@ from solver.kept import ServiceInputs
 from solver.placement import Refusal, search, throughput_of
 from solver.placement_ilp import solve_placement
 from solver.roofline import BATCHES, Roofline
-from solver.stage_search import place_stages, tables_of
+from solver.stage_search import place_stages
+from solver.stage_tables import tables_of
 from solver.tables import NodeTable, node_table
 from tests.solver.references import as_table, best_chain, best_shared, chain, given, made_up
 

@@ -70,7 +70,7 @@ def test_a_slow_network_is_worth_less(roofline: Make, nodes: Nodes) -> None:
     assert isinstance(hampered, Refusal) or hampered.throughput < fast.throughput
 
 
-# ----------------------------------------------------------------------------------------------- runtime coral
+# ---------------------------------------------------------------------------------------------- runtime coral
 
 
 def test_nodes_of_a_stage_hold_the_same_layers_and_add_up(roofline: Make, nodes: Nodes) -> None:
