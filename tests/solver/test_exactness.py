@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from schemas.catalog import Catalog, Configuration, Phase, Variant
+from solver.chain_search import ChainSearch
 from solver.kept import ServiceInputs
 from solver.placement import Refusal, search, throughput_of
 from solver.placement_ilp import solve_placement
@@ -145,6 +146,18 @@ def test_chains_of_catalogued_nodes(catalog: Catalog, roofline: Make, size: int)
         assert chained(r, nodes) == pytest.approx(expected, rel=SAME), (model, variant.name, nodes)
         works += expected > 0
     assert works >= 5
+
+
+def test_only_chains_above_the_floor_are_found(catalog: Catalog, roofline: Make) -> None:
+    rng, r = np.random.default_rng(12), roofline("gpt-oss-20b", "mxfp4")
+    for _ in range(12):
+        nodes = draw_nodes(catalog, rng, r.variant, int(rng.integers(1, 4)), gpus=(1, 2))
+        kinds = sorted({node.name for node in nodes})
+        chains = ChainSearch(r, [catalog.configuration(name) for name in kinds], len(nodes))
+        best = best_chain(r, nodes)
+        rows = np.array([sorted(kinds.index(node.name) for node in nodes)] * 2, dtype=np.int8)
+        found = chains.place(rows, np.array([0.999, 1 + SAME]) * best)
+        assert found.throughput == pytest.approx([best, 0.0], rel=SAME)
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
