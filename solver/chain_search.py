@@ -1,14 +1,15 @@
 """The exact best placement for runtime `vllm`: a chain of stages over whole nodes (solver.md, "Stage 1").
 
-One tensor-parallel degree t and one micro-batch b for all; a node with n GPUs hosts n/t consecutive stages. So S
-follows from t, and for a given t, b and rate T each stage holds at most so many layers above T, by where it is:
-first in the chain, last, sending within its node, or to the next node over the slower network of the two. What an
-order of the nodes holds is a sum over neighbours, and the order that holds most is found by dynamic programming
-over the sets of nodes that a chain's beginning may have. An order beats T exactly if it holds the model; it is then
-climbed as in `solver.stage_search`: the slowest stage gives a layer away until the layers are the model's.
+One tensor-parallel degree t and one micro-batch b for all; a node with n GPUs hosts n/t consecutive stages.
+So S follows from t, and for a given t, b and rate T each stage holds at most so many layers above T, by where
+it is: first in the chain, last, sending within its node, or to the next node over the slower network of the
+two. What an order of the nodes holds is a sum over neighbours, and the order that holds most is found by
+dynamic programming over the sets of nodes that a chain's beginning may have. An order beats T exactly if it
+holds the model; it is then climbed as in `solver.stage_search`: the slowest stage gives a layer away until
+the layers are the model's.
 
-The search starts at the value to beat, and most combinations end there: were every stage in its best place, no
-batch would hold the model above it. A batch that would is tried, the one with most to spare first.
+The search starts at the value to beat, and most combinations end there: were every stage in its best place,
+no batch would hold the model above it. A batch that would is tried, the one with most to spare first.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ NEVER = -(1 << 20)
 """In place of a number of layers where a stage cannot hold even one."""
 UNSEEN = NEVER << 20
 """Less than any chain of such stages."""
+
+Times = tuple[Floats, Floats, Floats, Shorts]
+"""`done`, `layer`, `once` and `most` of `ChainTables`, for one degree and one length of the chain."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def _most_room(
     row: Bytes,
     hosts: Longs,
     gpu: Longs,
-    mine: tuple[Floats, Floats, Floats, Shorts],
+    mine: Times,
     outs: tuple[Floats, Shorts],
     best: float,
     room: Floats,
@@ -174,7 +178,7 @@ def _most_room(
 
 
 @njit(cache=True, nogil=True)
-def _holds(g: int, kind: int, b: int, mine: tuple[Floats, Floats, Floats, Shorts], above: float) -> int:
+def _holds(g: int, kind: int, b: int, mine: Times, above: float) -> int:
     """The most layers that a stage holds at a rate of more than `above`; NEVER instead of 0."""
     done, layer, once, most = mine
     high = int(most[g, kind, b])
@@ -198,41 +202,28 @@ def _best_order(
     gpu: Longs,
     wire: Longs,
     b: int,
-    mine: tuple[Floats, Floats, Floats, Shorts],
+    mine: Times,
     above: float,
     chain: Longs,
 ) -> int:
-    """The most layers that a chain holds above a rate, over all orders of its nodes; fills `chain` with the best.
+    """The most layers that a chain holds above a rate, over all orders; fills `chain` with the best one.
 
-    held[set, last] is the most of the stages of a set of nodes with that one at its end, but for the stage with
-    which that one sends on.
+    held[set, last] is the most that a set of nodes with that one at its end holds, but for the stage with
+    which that one sends on; before[set, last] is the node that sends to it.
     """
     size = len(row)
-    opened, passed = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     held = np.full((1 << size, size), UNSEEN)
     before = np.full((1 << size, size), -1)
+    passed = np.zeros(size, dtype=np.int64)
     for a in range(size):
         g, inner = gpu[row[a]], hosts[row[a]] - 1
+        held[1 << a, a] = 0
         if inner > 0:
-            passed[a] = inner * _holds(g, INNER, b, mine, above)
-            opened[a] = passed[a] + _holds(g, OPENING, b, mine, above) - passed[a] // inner
-        held[1 << a, a] = opened[a]
-    for nodes in range(1, 1 << size):
-        for a in range(size):
-            if not nodes >> a & 1 or nodes == (1 << size) - 1:
-                continue
-            opens = nodes == 1 << a and hosts[row[a]] == 1
-            for d in range(size):
-                if nodes >> d & 1:
-                    continue
-                slower = min(wire[row[a]], wire[row[d]])
-                sent = (
-                    held[nodes, a]
-                    + _holds(gpu[row[a]], WIRED + 2 * slower + opens, b, mine, above)
-                    + passed[d]
-                )
-                if sent > held[nodes | 1 << d, d]:
-                    held[nodes | 1 << d, d], before[nodes | 1 << d, d] = sent, a
+            each = _holds(g, INNER, b, mine, above)
+            passed[a] = inner * each
+            held[1 << a, a] = passed[a] - each + _holds(g, OPENING, b, mine, above)
+    for nodes in range(1, (1 << size) - 1):
+        _lengthen(nodes, row, hosts, gpu, wire, b, mine, above, passed, held, before)
     nodes, best, last = (1 << size) - 1, UNSEEN, 0
     for a in range(size):
         ends = LONE if size == 1 and hosts[row[a]] == 1 else ENDING
@@ -248,13 +239,45 @@ def _best_order(
 
 
 @njit(cache=True, nogil=True)
+def _lengthen(
+    nodes: int,
+    row: Bytes,
+    hosts: Longs,
+    gpu: Longs,
+    wire: Longs,
+    b: int,
+    mine: Times,
+    above: float,
+    passed: Longs,
+    held: Longs,
+    before: Longs,
+) -> None:
+    """Let chains of a set of nodes send on to each node that is not in it.
+
+    Args:
+        passed: layers that a node in the chain holds beside the stage with which it sends on.
+    """
+    size = len(row)
+    for a in range(size):
+        if held[nodes, a] == UNSEEN:
+            continue
+        opens = nodes == 1 << a and hosts[row[a]] == 1
+        for d in range(size):
+            if not nodes >> d & 1:
+                sending = WIRED + 2 * min(wire[row[a]], wire[row[d]]) + opens
+                sent = held[nodes, a] + _holds(gpu[row[a]], sending, b, mine, above) + passed[d]
+                if sent > held[nodes | 1 << d, d]:
+                    held[nodes | 1 << d, d], before[nodes | 1 << d, d] = sent, a
+
+
+@njit(cache=True, nogil=True)
 def _climb(
     row: Bytes,
     hosts: Longs,
     gpu: Longs,
     wire: Longs,
     b: int,
-    mine: tuple[Floats, Floats, Floats, Shorts],
+    mine: Times,
     above: float,
     chain: Longs,
     total: int,

@@ -1,9 +1,9 @@
 """What the search of chains needs to know of a variant: the time of every stage that may be in one.
 
-A stage's rate with j layers at batch b is done(b) / (layer(b) j + once(b)), as `solver.roofline` has it; memory,
-promises and the engine's limits say how many layers it may hold at most, by the length S of the chain. Which
-stage it is matters to `once` and to the most layers only: whether it is first or last, and over which wire it
-sends. A wire between nodes is as fast as the slower of the two, so there are few.
+A stage's rate with j layers at batch b is done(b) / (layer(b) j + once(b)), as `solver.roofline` has it;
+memory, promises and the engine's limits say how many layers it may hold at most, by the length S of the
+chain. Which stage it is matters to `once` and to the most layers only: whether it is first or last, and over
+which wire it sends. A wire between nodes is as fast as the slower of the two, so there are few.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ from solver.space import Longs
 from solver.tables import degrees
 
 INNER, OPENING, ENDING, LONE, WIRED = range(5)
-"""Kinds of stage: between others of its node; the same, first of the chain; last of the chain; the only one of
-the chain. From WIRED on, two for each wire to another node: not first, and first."""
+"""Kinds of stage: between others of its node; the same, first of the chain; last of the chain; the only one
+of the chain. From WIRED on, two for each wire to another node: not first, and first."""
 
 
 @dataclass(frozen=True)

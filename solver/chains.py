@@ -1,7 +1,7 @@
 """Chains for runtime `vllm` as templates: what upstream vLLM can run (design record vllm.md).
 
 All stages have one tensor-parallel degree t, a node with n GPUs hosts n/t consecutive ones, and each holds a
-layer at least. `solver.chain_search` finds the best; here is what follows from an order, a degree and a batch.
+layer at least. `solver.chain_search` finds the best; here is what follows from order, degree and batch.
 
 The cut for a given batch needs no search: a stage's throughput falls with its layers, so the largest least
 throughput over all cuts of L layers into S stages is the (L - S)-th largest of all values at 2 or more

@@ -17,9 +17,9 @@ from solver.shapes import Flags, Floats
 Reason = Literal["gpu-not-allowed", "no-parallelism", "does-not-fit", "slo-too-tight"]
 """Why a combination cannot serve, the first that applies.
 
-gpu-not-allowed: the variant does not run on one of its GPUs. no-parallelism: no tensor-parallel degree divides
-the nodes and the model with at most a stage a layer, or the phase wants fewer stages than there are nodes.
-does-not-fit: too little memory. slo-too-tight: it fits, but no placement meets TTFT and TPOT.
+gpu-not-allowed: the variant does not run on one of its GPUs. no-parallelism: no tensor-parallel degree
+divides the nodes and the model with at most a stage a layer, or the phase wants fewer stages than there are
+nodes. does-not-fit: too little memory. slo-too-tight: it fits, but no placement meets TTFT and TPOT.
 """
 REASONS: tuple[Reason, ...] = get_args(Reason)
 

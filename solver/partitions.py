@@ -59,7 +59,7 @@ def partitions(size: int) -> Partitions:
 
 
 def _by_last(ways: list[tuple[int, ...]], alike: list[int]) -> dict[int, list[tuple[int, ...]]]:
-    """Last stage -> the others, of every partition that differs from all before it by more than equal nodes."""
+    """Last stage -> the others, of each partition that differs from those before by more than equal nodes."""
     found: dict[int, dict[tuple[int, ...], tuple[int, ...]]] = {}
     for way in ways:
         for mask in way:
@@ -82,7 +82,7 @@ def _ways(size: int) -> Iterator[tuple[int, ...]]:
 
 
 def _alike(mask: int, pattern: int, size: int) -> int:
-    """The same for all sets of equal nodes: in each run of equal ones as many as there are, first ones first."""
+    """The same for all sets of equal nodes: of a run of equal ones as many as there are, from the first."""
     found, first = 0, 0
     for node in range(size):
         if node + 1 == size or not pattern >> node & 1:

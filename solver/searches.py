@@ -10,5 +10,6 @@ from solver.stage_search import StageSearch
 
 def search_of(inputs: ServiceInputs, configurations: Sequence[Configuration], n_max: int) -> Search:
     """The exact search for combinations of up to `n_max` of these nodes."""
-    runtimes = {"vllm": ChainSearch, "coral": StageSearch}
-    return runtimes[inputs.runtime](inputs.roofline, configurations, n_max)
+    if inputs.runtime == "vllm":
+        return ChainSearch(inputs.roofline, configurations, n_max)
+    return StageSearch(inputs.roofline, configurations, n_max)

@@ -64,7 +64,8 @@ class Space:
     def ranks(self, rows: Bytes) -> Longs:
         """Their ranks among the combinations of their size."""
         places = np.arange(rows.shape[1])
-        return self.choose[rows + places, places + 1].sum(axis=1)
+        ranks: Longs = self.choose[rows + places, places + 1].sum(axis=1)
+        return ranks
 
     def within(self, size: int, memory: Floats, limit: float) -> Longs:
         """Ranks of the combinations of a size with no more memory than the limit.

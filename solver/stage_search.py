@@ -1,14 +1,14 @@
 """The exact best placement for runtime `coral`: nodes of one stage share its load (solver.md, "Stage 1").
 
 Nodes of a stage add up, stages take the minimum, and slices of layers are interchangeable. So a stage of the
-nodes N gives F(j) = sum over N of That(c, j) while it holds j layers, which never rises with j; and a partition
-into stages reaches more than T exactly if the layers that each can hold above T, #{j : F(j) > T}, make up the
-model. Which stage is first and which is last matters as well: partitions are told apart by the last one, and
-the first is the one that loses the fewest layers by it.
+nodes N gives F(j) = sum over N of That(c, j) while it holds j layers, which never rises with j; and a
+partition into stages reaches more than T exactly if the layers that each can hold above T, #{j : F(j) > T},
+make up the model. Which stage is first and which is last matters as well: partitions are told apart by the
+last one, and the first is the one that loses the fewest layers by it.
 
 A partition that beats T is climbed: its stages hold all they can above T, and the slowest one gives a layer
-away until the layers are the model's. Each step raises the least rate to the next value that any cut can have,
-so the result is one of the values F(j) itself, and no cut of this partition in this order gives more.
+away until the layers are the model's. Each step raises the least rate to the next value that any cut can
+have, so the result is one of the values F(j) itself, and no cut of this partition in this order gives more.
 
 What makes it fast is how little is climbed. The search starts at the value to beat. A number of stages whose
 bound (`solver.stage_tables`) is below the model's layers is out at once; so is a last stage that leaves the
@@ -140,7 +140,9 @@ def _place_stages(
                 limit = reach[1, end] + offset
                 held = _last_holds(rates[LAST], nodes, end, best, s, limit, room, total)
                 spare = room + held - total + 0.5
-            left = spare if held > 0 else -1.0
+            if held == 0:
+                break
+            left = spare
             for q in range(s - 1):
                 left -= lack[others[p, q]]
             rest = others[p, : s - 1]
@@ -227,7 +229,7 @@ def _rate(rates: Floats, nodes: Bytes, mask: int, j: int) -> float:
 
 @njit(cache=True, nogil=True)
 def _most_layers(rates: Floats, nodes: Bytes, mask: int, above: float, low: int, high: int) -> int:
-    """The most layers that the nodes in the mask hold at more than `above`, of `low`, which they do, to `high`."""
+    """The most layers that nodes hold at more than `above`: at least `low`, at most `high`."""
     while low < high:
         middle = (low + high + 1) // 2
         if _rate(rates, nodes, mask, middle) > above:
@@ -325,7 +327,7 @@ def _stage_rate(nodes: Bytes, rest: Words, end: int, first: int, that: Floats, s
 def _cut(
     nodes: Bytes, rest: Words, end: int, first: int, that: Floats, excess: int, held: Longs, cut: Longs
 ) -> float:
-    """From stages that hold `held`, take `excess` layers, each from the slowest; the least rate in the end."""
+    """Take `excess` of the layers held, each from the slowest stage; the least rate in the end."""
     count = len(held)
     rates = np.empty(count)
     for s in range(count):

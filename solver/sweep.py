@@ -1,7 +1,7 @@
-"""All services of a set-up: every combination placed or proven needless, over all cores (solver.md, "Stage 1").
+"""All services of a set-up: every combination placed or proven needless (solver.md, "Stage 1").
 
-Combinations are walked by size, all services side by side (`solver.walk`).
-The loops are compiled and let go of Python's lock, so the cores are threads: nothing is copied between them.
+Combinations are walked by size, all services side by side (`solver.walk`), on all cores. The loops are
+compiled and let go of Python's lock, so the cores are threads: nothing is copied between them.
 """
 
 import os
@@ -48,7 +48,7 @@ def sweep(
         for size in range(1, n_max + 1):
             jobs = [[pool.submit(walk.place, size, ranks) for ranks in walk.chunks(size)] for walk in walks]
             for job in as_completed([job for of_walk in jobs for job in of_walk]):
-                done += job.result().count
+                done += job.result().combinations
                 if progress is not None:
                     progress(done, total)
             for chunks, of_walk in zip(swept, jobs, strict=True):

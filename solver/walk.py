@@ -40,7 +40,8 @@ class Share(NamedTuple):
 class Chunk(NamedTuple):
     """What came of some combinations of one size."""
 
-    count: int
+    combinations: int
+    """How many."""
     shares: tuple[Share, ...]
     """By variant."""
 
@@ -62,7 +63,7 @@ class Walk:
         limit = max(variant.limit_bytes for variant in self._variants)
         self._ranks = [space.within(size, memory, limit) for size in range(1, space.n_max + 1)]
         self._best = np.zeros(space.starts[-1])
-        """What a combination gives, whole or in parts. Threads read smaller sizes and write their own rows."""
+        """What each gives, whole or in parts. Threads read smaller sizes and write their own rows."""
 
     def __len__(self) -> int:
         """Combinations to walk."""
@@ -131,7 +132,8 @@ class _Variant:
 
     def within(self, rows: Bytes) -> Flags:
         """Whether they are considered at all."""
-        return self._memory[rows].sum(axis=1) <= self.limit_bytes
+        found: Flags = self._memory[rows].sum(axis=1) <= self.limit_bytes
+        return found
 
     def can(self, rows: Bytes) -> Flags:
         """Whether there is anything to search."""
