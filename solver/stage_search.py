@@ -98,6 +98,7 @@ def _place_rows(
 ) -> None:
     """The search of `place_stages`: fills `found`."""
     count, size = rows.shape
+    who = np.zeros((1 << size, size + 1), dtype=np.int64)
     work = (
         np.zeros((2, 1 << size)),
         np.zeros(1 << size),
@@ -109,14 +110,24 @@ def _place_rows(
         for node in range(size - 1):
             if rows[i, node] == rows[i, node + 1]:
                 pattern |= 1 << node
+        for mask in range(1, 1 << size):
+            left, node, k = mask, 0, 0
+            while left:
+                if left & 1:
+                    who[mask, k] = rows[i, node]
+                    k += 1
+                left >>= 1
+                node += 1
+            who[mask, k] = -1
         best = floors[i]
         for s in range(1, min(size, tables[0].shape[3]) + 1):
-            best = _place_stages(rows[i], pattern, s, best, tables, parts, work, found, i)
+            best = _place_stages(rows[i], who, pattern, s, best, tables, parts, work, found, i)
 
 
 @njit(cache=True, nogil=True)
 def _place_stages(
     nodes: Bytes,
+    who: Longs,
     pattern: int,
     s: int,
     best: float,
@@ -132,26 +143,28 @@ def _place_stages(
     reach, lack, least, cut = work
     rates, total, whole = that[s - 1], that.shape[3], (1 << len(nodes)) - 1
     offset, bound = _aim(nodes, peaks[s - 1], offsets[s - 1], best, s, total, reach, lack, least)
+    if bound < total:
+        return best
     for g in range(groups[pattern, s - 1], groups[pattern, s]):
         end, p, held, spare = ends[g], starts[g], -1, 0.0
         while p < starts[g + 1] and bound >= total:
             if held < 0:
                 room = reach[0, whole ^ end] + offset * (s - 1)
                 limit = reach[1, end] + offset
-                held = _last_holds(rates[LAST], nodes, end, best, s, limit, room, total)
+                held = _last_holds(rates[LAST], who, end, best, s, limit, room, total)
                 spare = room + held - total + 0.5
             if held == 0:
                 break
             left = spare
             for q in range(s - 1):
                 left -= lack[others[p, q]]
-            rest = others[p, : s - 1]
             p += 1
-            if left < 0.0 or not _may_beat(
-                nodes, rest, before[s - 1], best, reach[0], offset, left, lack, least
-            ):
+            if left < 0.0:
                 continue
-            first, rate = _climb(nodes, rest, end, rates, best, held, least, cut)
+            rest = others[p - 1, : s - 1]
+            if not _may_beat(who, rest, before[s - 1], best, reach[0], offset, left, lack, least):
+                continue
+            first, rate = _climb(who, rest, end, rates, best, held, least, cut)
             if rate > best:
                 best, held = rate, -1
                 found[0][i], found[1][i] = rate, s
@@ -185,9 +198,10 @@ def _aim(
     lowest, room = 0, np.inf
     if best > 0.0:
         for o in range(len(offsets)):
-            given = count * offsets[o]
+            given = 0.0
             for node in nodes:
-                given += max(peaks[0, node, o], peaks[1, node, o]) / best
+                given += max(peaks[0, node, o], peaks[1, node, o])
+            given = given / best + count * offsets[o]
             if given < room:
                 lowest, room = o, given
         if room < total:
@@ -205,34 +219,34 @@ def _aim(
 
 @njit(cache=True, nogil=True)
 def _last_holds(
-    rates: Floats, nodes: Bytes, end: int, best: float, count: int, limit: float, room: float, total: int
+    rates: Floats, who: Longs, end: int, best: float, count: int, limit: float, room: float, total: int
 ) -> int:
     """Layers that the last stage holds above `best`; 0 where the others' room for the rest is too small."""
     most = min(total + 1 - count, int(limit + 1e-6))
     needed = max(1, total - int(room + 1e-6))
-    if needed > most or _rate(rates, nodes, end, needed) <= best:
+    if needed > most or _rate(rates, who, end, needed) <= best:
         return 0
-    return _most_layers(rates, nodes, end, best, needed, most)
+    return _most_layers(rates, who, end, best, needed, most)
 
 
 @njit(cache=True, nogil=True)
-def _rate(rates: Floats, nodes: Bytes, mask: int, j: int) -> float:
+def _rate(rates: Floats, who: Longs, mask: int, j: int) -> float:
     """F(j) of the nodes in the mask."""
-    given, node = 0.0, 0
-    while mask:
-        if mask & 1:
-            given += rates[nodes[node], j - 1]
-        mask >>= 1
-        node += 1
+    given, k = 0.0, 0
+    c = who[mask, k]
+    while c >= 0:
+        given += rates[c, j - 1]
+        k += 1
+        c = who[mask, k]
     return given
 
 
 @njit(cache=True, nogil=True)
-def _most_layers(rates: Floats, nodes: Bytes, mask: int, above: float, low: int, high: int) -> int:
+def _most_layers(rates: Floats, who: Longs, mask: int, above: float, low: int, high: int) -> int:
     """The most layers that nodes hold at more than `above`: at least `low`, at most `high`."""
     while low < high:
         middle = (low + high + 1) // 2
-        if _rate(rates, nodes, mask, middle) > above:
+        if _rate(rates, who, mask, middle) > above:
             low = middle
         else:
             high = middle - 1
@@ -241,7 +255,7 @@ def _most_layers(rates: Floats, nodes: Bytes, mask: int, above: float, low: int,
 
 @njit(cache=True, nogil=True)
 def _may_beat(
-    nodes: Bytes,
+    who: Longs,
     rest: Words,
     before: Floats,
     best: float,
@@ -261,8 +275,8 @@ def _may_beat(
         most = int(reach[mask] + offset - lack[mask] + 0.5)
         needed = max(1, most - int(spare))
         held = needed - 1
-        if least[mask] >= needed or _rate(before, nodes, mask, needed) > best:
-            held = _most_layers(before, nodes, mask, best, max(least[mask], needed), most)
+        if least[mask] >= needed or _rate(before, who, mask, needed) > best:
+            held = _most_layers(before, who, mask, best, max(least[mask], needed), most)
             least[mask] = held
         lack[mask] += most - held
         spare -= most - held
@@ -273,7 +287,7 @@ def _may_beat(
 
 @njit(cache=True, nogil=True)
 def _climb(
-    nodes: Bytes,
+    who: Longs,
     rest: Words,
     end: int,
     that: Floats,
@@ -295,13 +309,13 @@ def _climb(
     held[count] = ended
     while True:
         above = max(best, rate)
-        held[count] = _most_layers(that[LAST], nodes, end, above, 0, held[count])
+        held[count] = _most_layers(that[LAST], who, end, above, 0, held[count])
         if held[count] == 0:  # the others may hold the whole model, but the last stage needs a layer
             return first, rate
         room, gain, leading, opened = held[count], 2 * NEVER, 0, 0
         for s in range(count):
-            opening = _most_layers(that[FIRST], nodes, rest[s], above, 0, most[rest[s]])
-            middle = _most_layers(that[MIDDLE], nodes, rest[s], above, 0, most[rest[s]]) if count > 1 else 0
+            opening = _most_layers(that[FIRST], who, rest[s], above, 0, most[rest[s]])
+            middle = _most_layers(that[MIDDLE], who, rest[s], above, 0, most[rest[s]]) if count > 1 else 0
             held[s] = middle if middle > 0 else NEVER
             room += held[s]
             if opening > 0 and opening - held[s] > gain:
@@ -312,34 +326,34 @@ def _climb(
         if room < total:
             return first, rate
         first = leading
-        rate = _cut(nodes, rest, end, first, that, room - total, held, cut)
+        rate = _cut(who, rest, end, first, that, room - total, held, cut)
 
 
 @njit(cache=True, nogil=True)
-def _stage_rate(nodes: Bytes, rest: Words, end: int, first: int, that: Floats, s: int, j: int) -> float:
+def _stage_rate(who: Longs, rest: Words, end: int, first: int, that: Floats, s: int, j: int) -> float:
     """F(j) of a stage: the last one where s is the number of the others."""
     if s == len(rest):
-        return _rate(that[LAST], nodes, end, j)
-    return _rate(that[FIRST if s == first else MIDDLE], nodes, rest[s], j)
+        return _rate(that[LAST], who, end, j)
+    return _rate(that[FIRST if s == first else MIDDLE], who, rest[s], j)
 
 
 @njit(cache=True, nogil=True)
 def _cut(
-    nodes: Bytes, rest: Words, end: int, first: int, that: Floats, excess: int, held: Longs, cut: Longs
+    who: Longs, rest: Words, end: int, first: int, that: Floats, excess: int, held: Longs, cut: Longs
 ) -> float:
     """Take `excess` of the layers held, each from the slowest stage; the least rate in the end."""
     count = len(held)
     rates = np.empty(count)
     for s in range(count):
         cut[s] = held[s]
-        rates[s] = _stage_rate(nodes, rest, end, first, that, s, cut[s])
+        rates[s] = _stage_rate(who, rest, end, first, that, s, cut[s])
     while excess > 0:
         slowest = int(np.argmin(rates))
         if cut[slowest] == 1:  # it stays the slowest: what is left may come from anywhere
             break
         cut[slowest] -= 1
         excess -= 1
-        rates[slowest] = _stage_rate(nodes, rest, end, first, that, slowest, cut[slowest])
+        rates[slowest] = _stage_rate(who, rest, end, first, that, slowest, cut[slowest])
     for s in range(count):
         taken = min(excess, cut[s] - 1)
         cut[s] -= taken
