@@ -5,11 +5,12 @@
           rows i:                sum_j A_ij x_j + sum_k G_ik y_k <= b_i
           x whole, least_j <= x_j <= limit_j;  low_k <= y_k <= high_k, whole or not;  0 <= u_s <= need_s
 
-There are millions of columns j, so none is an object. They lie in **blocks**: the templates of one variant of a
-service (a `Family`, shared by its blocks) in one pool. A column is named (block, row of the family). All of a
-block is linear in what its templates use: configuration c costs `price[c]` a node, `start[c]` more a node that
-is newly started, and draws on some rows; a few rows may count instances, shares covered or USD. So pricing a
-block is one matrix-vector product. What differs from column to column (runs now, pinned) is listed apart.
+There are millions of columns j, so none is an object. They lie in **blocks**: the templates of one variant
+of a service (a `Family`, shared by its blocks) in one pool. A column is named (block, row of the family). All
+of a block is linear in the nodes that its templates use: configuration c costs `price[c]` a node, `start[c]`
+more a node that is newly started, and draws on some rows; a few rows may count instances, shares covered or
+USD. So pricing a block is one sum over a template's nodes. What differs from column to column (runs now,
+pinned) is listed apart.
 
 What a row means is up to whoever builds the program (`Rows.name`). Unmet shares weigh `weight_s`.
 """
@@ -35,16 +36,23 @@ Step = Literal["worst", "total", "cost"]
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Templates of one variant of one service; n rows, C configurations."""
+    """Templates of one variant of one service; n rows."""
 
     service: int
-    uses: Bytes
-    """[n, C]: nodes of each configuration that one instance takes."""
+    nodes: Bytes
+    """[n, most nodes]: the configuration of each node, -1 beyond the last (`Kept.combination`)."""
     cover: Floats
     """[n]: share of the service's demand that one instance covers, capped (`cap_s`); above 0."""
 
     def __len__(self) -> int:
         return len(self.cover)
+
+    def uses(self, rows: Ints, wide: int) -> Floats:
+        """[len(rows), wide]: nodes of each configuration that one instance takes."""
+        nodes = self.nodes[rows].astype(np.int64)
+        counts = np.zeros((len(rows), wide + 1))
+        np.add.at(counts, (np.arange(len(rows))[:, None], nodes), 1.0)
+        return counts[:, :wide]
 
 
 class Draw(NamedTuple):
@@ -279,11 +287,12 @@ def _pick_block(program: Program, number: int, rows: Ints) -> Picked:
     """Columns of one block, with the specials among them."""
     block, family = program.blocks[number], program.families[program.blocks[number].family]
     special = {s.row: s for s in program.specials if s.block == number}
-    exists = ~family.uses[rows][:, ~block.offered].any(axis=1)
+    uses = family.uses(rows, len(block.price))
+    exists = ~uses[:, ~block.offered].any(axis=1)
     if block.limit is not None:
         exists &= (block.limit[rows] > 0) | np.isin(rows, [s.row for s in special.values()])
-    rows = rows[exists]
-    uses, cover = family.uses[rows].astype(np.float64), family.cover[rows]
+    rows, uses = rows[exists], uses[exists]
+    cover = family.cover[rows]
     price = uses @ block.price
     priced = price if block.surcharge is None else price + block.surcharge[rows]
     dense = np.zeros((len(rows), len(program.rows.right)))

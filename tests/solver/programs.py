@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solver.program import Block, Draw, Family, Program, Rows, Special
+from solver.program import Block, Bytes, Draw, Family, Program, Rows, Special
 
 
 def paper_program(
@@ -26,7 +26,7 @@ def paper_program(
         ratio: K of every service.
     """
     families = tuple(
-        Family(service, np.array(u, np.int8), np.array(a, np.float64))
+        Family(service, nodes_of(u), np.array(a, np.float64))
         for service, (u, a) in enumerate(zip(uses, cover, strict=True))
     )
     wide = len(stock[0])
