@@ -212,7 +212,7 @@ class Count(NamedTuple):
 
     block: int
     row: int
-    count: int
+    instances: int
 
 
 class Proof(NamedTuple):

@@ -56,6 +56,15 @@ def paper_program(
     )
 
 
+def nodes_of(uses: Sequence[Sequence[int]]) -> Bytes:
+    """[n, most nodes]: the nodes of templates that use so many of each configuration."""
+    most = max(map(sum, uses), default=1)
+    nodes = np.full((len(uses), most), -1, np.int8)
+    for row, counts in enumerate(uses):
+        nodes[row, : sum(counts)] = np.repeat(np.arange(len(counts)), counts)
+    return nodes
+
+
 def random_program(
     seed: int, services: int = 2, templates: int = 5, wide: int = 3, pools: int = 2
 ) -> Program:
