@@ -1,0 +1,272 @@
+"""Moments to plan at, in the manner of the paper's evaluation (coral.md, "Evaluation set-up").
+
+Real are the models, lengths, regions and prices of a set-up, and the shape in which stock comes and goes: a
+recorded one, every kind of node somewhere else in it. The rest follows from a seed. There is no chance here:
+what is drawn for a place is a digest of the seed and of the place's name, so it stays when others are added.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+from scipy.optimize import linprog
+
+from schemas.catalog import Catalog, ServiceLevel
+from schemas.problems import Answer, Pool, Problem, Running, Service, ServiceDemand, Stock
+from solver.library import Library
+from solver.roofline import DEFAULT as ASSUMED
+from solver.setups import Setup
+from solver.shapes import Shape as ModelShape
+from solver.worth import Prices
+
+Scale = Literal["full", "scarce", "x0.3", "x0.15"]
+"""How much stock there is: `scarce` is the paper's; of the full one, 0.3 is tight and 0.15 too little."""
+SCALES: tuple[Scale, ...] = get_args(Scale)
+FULL = 5.0
+"""The full stock, over the least share of it that could meet the demand (`least_share`)."""
+SCARCE: Mapping[str, float] = MappingProxyType({"core": 1.25, "extended": 1.75})
+"""The same of the paper's scarce runs: 25% and 75% above estimated demand."""
+GPUS = 48
+"""Of each configuration in a place at the trace's peak, before all are scaled alike."""
+AMORTISED_S = 3600.0
+"""The paper spreads the cost of a start over an hour."""
+MOVED = 0.2
+"""Demand moves by up to this share."""
+DAY_S, KIND_APART_S = 86_400.0, 1_800.0
+"""Kinds of GPU are anywhere in a day of the trace; node sizes of one kind within half an hour."""
+
+
+class Level(Protocol):
+    """A recorded level that moves in steps (`agents.traces.StepTrace`)."""
+
+    @property
+    def times_s(self) -> tuple[float, ...]: ...
+
+    @property
+    def levels(self) -> tuple[int, ...]: ...
+
+    def at(self, elapsed_s: float, offset_s: float = 0) -> int: ...
+
+
+class Place(NamedTuple):
+    """A configuration in a pool."""
+
+    pool: Pool
+    configuration: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.pool.key} {self.configuration}"
+
+
+# ----------------------------------------------------------------------------------------------- snapshots
+
+
+def snapshot(setup: Setup, library: Library, trace: Level, seed: int, scale: Scale = "full") -> Problem:
+    """A moment of a paper's set-up at which nothing runs yet.
+
+    Args:
+        library: built for the set-up.
+        trace: the shape of stock over time.
+
+    Raises:
+        ValueError: the set-up is none of a paper's, or no stock of it could meet the demand.
+    """
+    prices, demands = prices_of(setup), demands_of(setup)
+    shape = shape_of(setup, trace, seed)
+    share = least_share(library, {d.service.key: d.rate for d in demands}, shape)
+    return Problem(
+        id=f"{setup.name}-{scale}-{seed}",
+        library=library.digest,
+        demands=demands,
+        stocks=tuple(
+            Stock(
+                pool=place.pool,
+                configuration=place.configuration,
+                nodes=math.floor(nodes * share * factor(setup.name, scale) + _draw(seed, "node", place.key)),
+                usd_per_hour=prices[place],
+            )
+            for place, nodes in shape.items()
+        ),
+        startup_ratio=startup_ratios(setup.catalog),
+    )
+
+
+def later(problem: Problem, answer: Answer, seed: int, moved: float = MOVED) -> Problem:
+    """The next moment: what an answer chose runs, and each demand has moved by up to a share either way."""
+    return problem.model_copy(
+        update={
+            "id": f"{problem.id}-then-{seed}",
+            "running": running_of(answer),
+            "demands": tuple(
+                d.model_copy(
+                    update={"rate": d.rate * (1 + moved * (2 * _draw(seed, "moved", d.service.key) - 1))}
+                )
+                for d in problem.demands
+            ),
+        }
+    )
+
+
+def running_of(answer: Answer) -> tuple[Running, ...]:
+    """What runs once an answer is carried out."""
+    return tuple(
+        Running(template=c.template, rating=c.rating, pool=c.pool, count=c.count) for c in answer.chosen
+    )
+
+
+# --------------------------------------------------------------------------------------------- their parts
+
+
+def demands_of(setup: Setup) -> tuple[ServiceDemand, ...]:
+    """The paper's: so many requests/s of each model, as tokens/s of prefill and of decode by mean lengths.
+
+    Raises:
+        ValueError: the set-up is none of a paper's, so nothing is known of its demand.
+    """
+    found = next((s for s in setup.catalog.setups if s.name == setup.name), None)
+    if found is None:
+        raise ValueError(f"demand: the set-up {setup.name!r} has none of its own; give it as a file")
+    return tuple(
+        ServiceDemand(
+            service=Service(model=model, slo_class=slo_class, phase=phase),
+            rate=found.requests_per_s * _tokens(_level(setup.catalog, model, slo_class), phase),
+        )
+        for model, slo_class in setup.scope.levels
+        for phase in setup.scope.phases
+    )
+
+
+def prices_of(setup: Setup) -> dict[Place, float]:
+    """List prices on demand, USD per hour of a node, wherever the set-up's configurations are sold."""
+    nodes = setup.scope.configurations
+    by_region = Prices(setup.catalog, setup.regions).by_region(nodes)
+    return {
+        Place(_pool(region), node.name): float(usd)
+        for region, costs in by_region.items()
+        for node, usd in zip(nodes, costs, strict=True)
+        if math.isfinite(usd)
+    }
+
+
+def startup_ratios(catalog: Catalog) -> dict[str, float]:
+    """K of each model: start-up time, which grows with the weights to load, over the paper's hour."""
+    return {
+        model.name: (
+            ASSUMED.startup_s
+            + ModelShape(model.architecture, model.variants[0]).total_bytes / 1e9 / ASSUMED.load_gb_s
+        )
+        / AMORTISED_S
+        for model in catalog.models
+    }
+
+
+def shape_of(setup: Setup, trace: Level, seed: int) -> dict[Place, float]:
+    """Nodes of each configuration wherever it is sold, as yet fractions and of no scale.
+
+    Every size of a kind has as many GPUs at most; popularity, drawn from 0.5 to 1, and the recorded level at
+    the place's own time of the day take from them.
+    """
+    start = next((t for t, level in zip(trace.times_s, trace.levels, strict=True) if level), 0.0)
+    nodes = {node.name: node for node in setup.scope.configurations}
+    found = {}
+    for place in prices_of(setup):
+        node = nodes[place.configuration]
+        kind = f"{place.pool.key} {node.gpu}"
+        at_s = DAY_S * _draw(seed, "hour", kind) + KIND_APART_S * _draw(seed, "minute", place.key)
+        level = trace.at(at_s, start) / max(trace.levels)
+        popular = 0.5 + 0.5 * _draw(seed, "popular", place.key)
+        found[place] = GPUS / node.gpus * popular * level
+    return found
+
+
+def factor(setup: str, scale: Scale) -> float:
+    """Stock over the least that could meet the demand.
+
+    Raises:
+        ValueError: an unknown scale, or `scarce` for a set-up of which the paper gives no figure.
+    """
+    if scale == "scarce":
+        if setup not in SCARCE:
+            raise ValueError(f"scale: 'scarce' is known for {', '.join(SCARCE)} only, not for {setup!r}")
+        return SCARCE[setup]
+    factors = {"full": 1.0, "x0.3": 0.3, "x0.15": 0.15}
+    if scale not in factors:
+        raise ValueError(f"scale: {scale!r}, expected one of {', '.join(SCALES)}")
+    return FULL * factors[scale]
+
+
+def least_share(library: Library, demand: Mapping[str, float], shape: Mapping[Place, float]) -> float:
+    """The paper's "estimated demand", as a factor on stock: the least that meets it in fractions of nodes,
+    each giving what it gives in the best template of its kind alone. It may be above 1.
+
+    Raises:
+        ValueError: no such factor does.
+    """
+    places = list(shape)
+    keys = [key for key in sorted(demand) if demand[key] > 0]
+    gives = _alone(library)
+    worth = np.array([[gives.get((key, p.configuration), 0.0) for p in places] for key in keys])
+    served = [k for k in range(len(keys)) if worth[k].any()]  # others have no template of one kind alone
+    if not served:
+        return 1.0
+    p = len(places)
+    capacity = np.hstack([np.tile(np.eye(p), len(served)), -np.array(list(shape.values()))[:, None]])
+    cover = np.zeros((len(served), len(served) * p + 1))
+    for row, k in enumerate(served):
+        cover[row, row * p : (row + 1) * p] = -worth[k] / demand[keys[k]]
+    cost = np.append(np.zeros(len(served) * p), 1.0)
+    rows = np.vstack([capacity, cover])
+    limits = np.append(np.zeros(p), -np.ones(len(served)))
+    found = linprog(cost, A_ub=rows, b_ub=limits)
+    if not found.success:
+        raise ValueError(f"snapshot: no stock of these places could meet the demand of {', '.join(keys)}")
+    return float(found.x[-1])
+
+
+# ------------------------------------------------------------------------------------------------- helpers
+
+
+def _draw(seed: int, *what: str) -> float:
+    """A number from 0 to below 1 that the seed and a name decide."""
+    found = hashlib.sha256("|".join([str(seed), *what]).encode()).digest()
+    return int.from_bytes(found[:7], "big") / 2**56
+
+
+def _alone(library: Library) -> dict[tuple[str, str], float]:
+    """(service key, configuration) -> the most that a node of it gives among nodes of its kind alone."""
+    found: dict[tuple[str, str], float] = {}
+    names = [node.name for node in library.inputs.configurations]
+    for shelf in library.parts.values():
+        nodes = shelf.kept.combination
+        if not len(shelf):
+            continue
+        first = nodes[:, :1]
+        alike = ((nodes == first) | (nodes < 0)).all(axis=1)
+        each = shelf.kept.throughput[alike] / (nodes[alike] >= 0).sum(axis=1)
+        for c, gives in zip(first[alike, 0].tolist(), each.tolist(), strict=True):
+            key = shelf.part.service.key, names[c]
+            found[key] = max(found.get(key, 0.0), gives)
+    return found
+
+
+def _pool(region: str) -> Pool:
+    cloud, name = region.split("/")
+    return Pool(cloud=cloud, region=name, market="on-demand")
+
+
+def _level(catalog: Catalog, model: str, slo_class: str) -> ServiceLevel:
+    return next(level for level in catalog.model(model).levels if level.slo_class == slo_class)
+
+
+def _tokens(level: ServiceLevel, phase: str) -> float:
+    """Of one request: what a rate of requests is to be multiplied by."""
+    lengths = {
+        "prefill": level.workload.mean_input_tokens,
+        "decode": level.workload.mean_output_tokens,
+        "both": 1.0,
+    }
+    return lengths[phase]
