@@ -86,7 +86,7 @@ def snapshot(setup: Setup, library: Library, trace: Level, seed: int, scale: Sca
             Stock(
                 pool=place.pool,
                 configuration=place.configuration,
-                nodes=math.floor(nodes * share * factor(setup.name, scale) + _draw(seed, "node", place.key)),
+                nodes=math.floor(nodes * share * factor(setup.name, scale) + draw(seed, "node", place.key)),
                 usd_per_hour=prices[place],
             )
             for place, nodes in shape.items()
@@ -103,7 +103,7 @@ def later(problem: Problem, answer: Answer, seed: int, moved: float = MOVED) -> 
             "running": running_of(answer),
             "demands": tuple(
                 d.model_copy(
-                    update={"rate": d.rate * (1 + moved * (2 * _draw(seed, "moved", d.service.key) - 1))}
+                    update={"rate": d.rate * (1 + moved * (2 * draw(seed, "moved", d.service.key) - 1))}
                 )
                 for d in problem.demands
             ),
@@ -176,9 +176,9 @@ def shape_of(setup: Setup, trace: Level, seed: int) -> dict[Place, float]:
     for place in prices_of(setup):
         node = nodes[place.configuration]
         kind = f"{place.pool.key} {node.gpu}"
-        at_s = DAY_S * _draw(seed, "hour", kind) + KIND_APART_S * _draw(seed, "minute", place.key)
+        at_s = DAY_S * draw(seed, "hour", kind) + KIND_APART_S * draw(seed, "minute", place.key)
         level = trace.at(at_s, start) / max(trace.levels)
-        popular = 0.5 + 0.5 * _draw(seed, "popular", place.key)
+        popular = 0.5 + 0.5 * draw(seed, "popular", place.key)
         found[place] = GPUS / node.gpus * popular * level
     return found
 
@@ -222,7 +222,7 @@ def least_share(library: Library, demand: Mapping[str, float], shape: Mapping[Pl
     rows = np.vstack([capacity, cover])
     limits = np.append(np.zeros(p), -np.ones(len(served)))
     found = linprog(cost, A_ub=rows, b_ub=limits)
-    if not found.success:
+    if found.x is None:
         raise ValueError(f"snapshot: no stock of these places could meet the demand of {', '.join(keys)}")
     return float(found.x[-1])
 
@@ -230,7 +230,7 @@ def least_share(library: Library, demand: Mapping[str, float], shape: Mapping[Pl
 # ------------------------------------------------------------------------------------------------- helpers
 
 
-def _draw(seed: int, *what: str) -> float:
+def draw(seed: int, *what: str) -> float:
     """A number from 0 to below 1 that the seed and a name decide."""
     found = hashlib.sha256("|".join([str(seed), *what]).encode()).digest()
     return int.from_bytes(found[:7], "big") / 2**56
