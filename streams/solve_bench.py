@@ -3,7 +3,6 @@
 Only the worker process imports this module, so that nobody else loads Pyomo.
 """
 
-import os
 import time
 from pathlib import Path
 
@@ -11,13 +10,12 @@ from schemas.catalog import load_catalog
 from schemas.performance import load_efficiencies
 from schemas.problems import Answer, Pool, Problem, ServiceDemand, Stock
 from solver.answers import METHOD
-from solver.building import build_library, inputs_of
 from solver.figures import Figures
-from solver.library import Library, LibraryError
-from solver.library_file import SUFFIX, load_library, save_library
+from solver.library import Library
 from solver.methods import method
 from solver.profiles import load_profile
 from solver.setups import Scope, configuration_of
+from streams.library_cache import cached_library
 from streams.solve_worker import Bench
 
 N_MAX, MIXED_MAX = 4, 3
@@ -53,7 +51,7 @@ def open_bench(
         n_max=N_MAX,
         mixed_max=MIXED_MAX,
     )
-    library = _library(figures, scope, Path(cache))
+    library = cached_library(figures, scope, Path(cache))
     solve = method(METHOD)
 
     def answer(problem: Problem) -> Answer:
@@ -61,23 +59,6 @@ def open_bench(
 
     answer(_first_problem(library))
     return Bench(library.digest, answer)
-
-
-def _library(figures: Figures, scope: Scope, cache: Path) -> Library:
-    inputs = inputs_of(figures, scope)
-    path = cache / f"{inputs.digest}{SUFFIX}"
-    if path.exists():
-        try:
-            return load_library(path, figures, inputs)
-        except LibraryError:
-            path.unlink(missing_ok=True)  # of an older version or cut short: built again
-    library = build_library(figures, scope)
-    cache.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: a standby may be reading, or writing the same.
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    save_library(library, unfinished)
-    unfinished.replace(path)
-    return library
 
 
 def _first_problem(library: Library) -> Problem:
