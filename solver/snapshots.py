@@ -9,12 +9,12 @@ import hashlib
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, assert_never, get_args
 
 import numpy as np
 from scipy.optimize import linprog
 
-from schemas.catalog import Catalog, ServiceLevel
+from schemas.catalog import Catalog, Phase, ServiceLevel, Workload
 from schemas.problems import Answer, Pool, Problem, Running, Service, ServiceDemand, Stock
 from solver.library import Library
 from solver.roofline import DEFAULT as ASSUMED
@@ -133,11 +133,29 @@ def demands_of(setup: Setup) -> tuple[ServiceDemand, ...]:
     return tuple(
         ServiceDemand(
             service=Service(model=model, slo_class=slo_class, phase=phase),
-            rate=found.requests_per_s * _tokens(_level(setup.catalog, model, slo_class), phase),
+            rate=found.requests_per_s * tokens_of(level_of(setup.catalog, model, slo_class).workload, phase),
         )
         for model, slo_class in setup.scope.levels
         for phase in setup.scope.phases
     )
+
+
+def level_of(catalog: Catalog, model: str, slo_class: str) -> ServiceLevel:
+    """What is promised of a model in a class that it has."""
+    return next(level for level in catalog.model(model).levels if level.slo_class == slo_class)
+
+
+def tokens_of(workload: Workload, phase: Phase) -> float:
+    """What a rate of requests is to be multiplied by to be one of a phase: tokens of a request, or 1."""
+    match phase:
+        case "prefill":
+            return workload.mean_input_tokens
+        case "decode":
+            return workload.mean_output_tokens
+        case "both":
+            return 1.0
+        case _:
+            assert_never(phase)
 
 
 def prices_of(setup: Setup) -> dict[Place, float]:
@@ -256,17 +274,3 @@ def _alone(library: Library) -> dict[tuple[str, str], float]:
 def _pool(region: str) -> Pool:
     cloud, name = region.split("/")
     return Pool(cloud=cloud, region=name, market="on-demand")
-
-
-def _level(catalog: Catalog, model: str, slo_class: str) -> ServiceLevel:
-    return next(level for level in catalog.model(model).levels if level.slo_class == slo_class)
-
-
-def _tokens(level: ServiceLevel, phase: str) -> float:
-    """Of one request: what a rate of requests is to be multiplied by."""
-    lengths = {
-        "prefill": level.workload.mean_input_tokens,
-        "decode": level.workload.mean_output_tokens,
-        "both": 1.0,
-    }
-    return lengths[phase]

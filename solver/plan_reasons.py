@@ -1,0 +1,140 @@
+"""Why a plan has the templates it has: what each gives for its price, and what kept a better one out."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from schemas.problems import Answer, Chosen, Problem, Running
+from solver.library import Library, Shelf
+from solver.shapes import Floats
+
+AS_GOOD = 1 - 1e-9
+"""Of the best per USD: rounding."""
+
+
+class Best(NamedTuple):
+    """The template that gives a service most per USD, wherever it could be, stock aside."""
+
+    nodes: tuple[str, ...]
+    pool: str
+    throughput: float
+    usd_per_hour: float
+
+    @property
+    def per_usd(self) -> float:
+        return self.throughput / self.usd_per_hour
+
+
+class Reason(NamedTuple):
+    """Of one line of a plan."""
+
+    of_best: float
+    """What it gives per USD as a share of what the service's best template gives; 1 where nothing is paid."""
+    why: str
+
+
+def reasons(problem: Problem, answer: Answer, library: Library) -> list[Reason]:
+    """One for each of `answer.chosen`, in that order."""
+    tops, left = best_per_usd(problem, library), nodes_left(problem, answer)
+    runs = Counter({_key(run): run.count for run in problem.running})
+    found = []
+    for chosen in answer.chosen:
+        best = tops.get(chosen.service.key)
+        share = 1.0
+        if best is not None and chosen.usd_per_hour > 0:
+            share = chosen.rating.throughput / chosen.usd_per_hour / best.per_usd
+        found.append(Reason(share, _why(chosen, best, share, left, runs)))
+    return found
+
+
+def best_per_usd(problem: Problem, library: Library) -> dict[str, Best]:
+    """By service that is asked for and has a template that its places sell."""
+    prices = node_prices(problem, [node.name for node in library.inputs.configurations])
+    wanted = {demand.service.key for demand in problem.demands if demand.rate > 0}
+    found: dict[str, Best] = {}
+    for shelf in library.parts.values():
+        key = shelf.part.service.key
+        if key not in wanted:
+            continue
+        for pool, price in prices.items():
+            here = _best(shelf, pool, price)
+            if here is not None and (key not in found or here.per_usd > found[key].per_usd):
+                found[key] = here
+    return found
+
+
+def node_prices(problem: Problem, configurations: Sequence[str]) -> dict[str, Floats]:
+    """Pool -> USD per hour of a node of each configuration, infinite where it is not sold.
+
+    Part of a node that is sliced costs its share, by GPUs, of the cheapest one that it fits on.
+    """
+    at = {name: c for c, name in enumerate(configurations)}
+    found: dict[str, Floats] = {}
+    for stock in problem.stocks:
+        if stock.configuration in problem.excluded_configurations:
+            continue
+        price = found.setdefault(stock.pool.key, np.full(len(configurations), np.inf))
+        sizes = next((s.gpus for s in problem.sliced if stock.configuration in s.gpus), {})
+        shares = {name: n / sizes[stock.configuration] for name, n in sizes.items()} or {
+            stock.configuration: 1.0
+        }
+        for name, share in shares.items():
+            if share <= 1 and name in at:
+                price[at[name]] = min(price[at[name]], stock.usd_per_hour * share)
+    return dict(sorted(found.items()))
+
+
+def nodes_left(problem: Problem, answer: Answer) -> dict[tuple[str, str], int]:
+    """(pool key, configuration) -> nodes that the plan leaves; of sliced kinds those it does not buy."""
+    left = {(s.pool.key, s.configuration): s.nodes for s in problem.stocks}
+    sliced = {name for kind in problem.sliced for name in kind.gpus}
+    for chosen in answer.chosen:
+        for name, count in chosen.template.uses().items():
+            if name not in sliced:
+                left[chosen.pool.key, name] -= count * chosen.count
+    for bought in answer.nodes:
+        left[bought.pool.key, bought.configuration] -= bought.count
+    return left
+
+
+# ------------------------------------------------------------------------------------------------- helpers
+
+
+def _best(shelf: Shelf, pool: str, price: Floats) -> Best | None:
+    """Of one variant in one pool; None where the pool sells none of its templates."""
+    if not len(shelf):
+        return None
+    nodes = shelf.kept.combination
+    usd = np.where(nodes >= 0, price[nodes], 0.0).sum(axis=1)
+    with np.errstate(divide="ignore"):
+        per_usd = np.where(np.isfinite(usd), shelf.kept.throughput / usd, 0.0)
+    row = int(per_usd.argmax())
+    if not 0 < per_usd[row] < np.inf:
+        return None
+    return Best(shelf.nodes(row), pool, float(shelf.kept.throughput[row]), float(usd[row]))
+
+
+def _why(
+    chosen: Chosen,
+    best: Best | None,
+    share: float,
+    left: Mapping[tuple[str, str], int],
+    runs: Mapping[tuple[str, str], int],
+) -> str:
+    stays = min(chosen.count, runs.get(_key(chosen), 0))
+    running = f"{stays} of {chosen.count} running already; " if stays else ""
+    if best is None or share >= AS_GOOD:
+        return f"{running}gives most per USD"
+    short = sorted(
+        name for name, count in Counter(best.nodes).items() if left.get((best.pool, name), 0) < count
+    )
+    what = " + ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(best.nodes).items())
+    if short:
+        return f"{running}the best, {what} in {best.pool}, has no {', '.join(short)} left"
+    return f"{running}fits what is left to cover better than the best, {what} in {best.pool}"
+
+
+def _key(what: Chosen | Running) -> tuple[str, str]:
+    return what.template.id, what.pool.key

@@ -1,0 +1,71 @@
+"""A plan for people: what it costs and how sure that is, where the instances are and why, what binds."""
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from streams.catalog_view import View, plain_table
+from streams.plan_record import PlanRecord
+
+SHOWN = 8
+"""Of the limits that bind; JSON has all."""
+
+
+def shown(record: PlanRecord) -> View:
+    """Tables of a plan; as JSON the record itself."""
+    tables = [_headline(record), _instances(record), _unmet(record), _binding(record)]
+    return View(record.model_dump(mode="json"), tables)
+
+
+def summary(record: PlanRecord) -> Iterator[str]:
+    """In a few lines: cost, proof, what it was chosen from."""
+    parts = [f"bill {record.bill_usd_per_hour:.2f}"]
+    if record.penalty_usd_per_hour:
+        parts.append(f"starting instances {record.penalty_usd_per_hour:.2f}")
+    if record.answer.policy_usd_per_hour:
+        parts.append(f"policies {record.answer.policy_usd_per_hour:.2f}")
+    yield f"{record.cost_usd_per_hour:.2f} USD/h: {', '.join(parts)}"
+    yield f"no plan that meets as much costs less than {record.bound_usd_per_hour:.2f}: gap {record.gap:.3%}"
+    limits = record.limits
+    yield (
+        f"{record.columns:,} columns of {limits.templates:,} templates (library {limits.library}, runtime "
+        f"{limits.runtime}, N_max {limits.n_max}), solved in {record.seconds:.2f} s, "
+        f"{record.processor_seconds:.2f} s of the processor"
+    )
+    for breach in record.answer.breaches:
+        yield f"{breach.policy} of {breach.subject}: {breach.got}, asked for {breach.asked}"
+    if record.answer.kept:
+        yield "what runs is kept: a new plan would save too little"
+
+
+def _headline(record: PlanRecord) -> Table:
+    table = plain_table(f"Plan for {record.problem.id}", "in short")
+    for line in summary(record):
+        table.add_row(line)
+    return table
+
+
+def _instances(record: PlanRecord) -> Table:
+    columns = ("service", "instances", "of", "in", "each gives", "USD/h each", "per USD, of the best", "why")
+    table = plain_table("Instances", *columns)
+    before = None
+    for row in record.instances:
+        service = row.service if row.service != before else ""
+        before = row.service
+        figures = (f"{row.throughput:.4g}", f"{row.usd_per_hour:.2f}", f"{row.of_best:.1%}")
+        table.add_row(service, str(row.count), row.nodes, row.pool, *figures, row.why)
+    return table
+
+
+def _unmet(record: PlanRecord) -> Table:
+    table = plain_table("Unmet demand", "service", "share", "rate", "because of")
+    for row in record.unmet:
+        table.add_row(row.service, f"{row.share:.2%}", f"{row.rate:.4g}", row.binding)
+    return table
+
+
+def _binding(record: PlanRecord) -> Table:
+    table = plain_table("What binds", "limit", "one more would save, USD/h")
+    for binding in record.answer.binding[:SHOWN]:
+        table.add_row(binding.limit, f"{binding.usd_per_hour:.2f}")
+    return table

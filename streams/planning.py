@@ -1,0 +1,236 @@
+"""From a set-up and what a person gives to the question that is solved.
+
+What is not given is the paper's: its demand, the shipped prices, stock that follows from a seed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agents.traces import SHIPPED_TRACES, read_steps
+from schemas.allocation import ROBUST, AllocationPolicy
+from schemas.catalog import Phase
+from schemas.problems import Problem, Running, Service, ServiceDemand, Sliced, Stock
+from schemas.yamlfile import LOADER, load_yaml
+from solver.candidates import Rated
+from solver.library import Library
+from solver.setups import Setup, sold
+from solver.snapshots import (
+    Place,
+    Scale,
+    level_of,
+    prices_of,
+    running_of,
+    snapshot,
+    startup_ratios,
+    tokens_of,
+)
+from streams.plan_files import (
+    DemandLine,
+    Known,
+    PlanFileError,
+    read_availability,
+    read_demand,
+    read_prices,
+    read_running,
+)
+from streams.plan_record import read_record
+
+STOCK_TRACE = SHIPPED_TRACES / "bamboo_2020_g4dn.csv.gz"
+"""How stock comes and goes."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What was given beside the set-up."""
+
+    demand: Path | None = None
+    availability: Path | None = None
+    prices: Path | None = None
+    running: Path | None = None
+    """A file of running instances, or a plan that `coral plan` wrote."""
+    policy: Path | None = None
+    seed: int = 0
+    scale: Scale = "full"
+
+
+def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
+    """The question.
+
+    Raises:
+        OSError, ValueError, yaml.YAMLError: a file cannot be read, or says what cannot be; or one is missing
+            where the set-up is none of a paper's.
+    """
+    known = _known(setup)
+    problem = _from_the_set_up(setup, library, given)
+    update: dict[str, Any] = {"sliced": sliced_of(setup), "policy": _policy(setup, given.policy, known)}
+    if given.demand is not None:
+        update["demands"] = _demands(setup, read_demand(given.demand, known))
+    prices = _prices(setup, given, known)
+    if given.availability is not None:
+        update["stocks"] = _stocks(given.availability, known, prices)
+    elif given.prices is not None:
+        update["stocks"] = tuple(
+            s.model_copy(update={"usd_per_hour": prices[Place(s.pool, s.configuration)]})
+            for s in problem.stocks
+        )
+    if given.running is not None:
+        update["running"] = _running(given.running, known, library)
+    return problem.model_copy(update=update)
+
+
+def sliced_of(setup: Setup) -> tuple[Sliced, ...]:
+    """GPU kinds of which templates may use parts of what is sold; none in paper mode, where each
+    configuration is its own node."""
+    bought = {node.name for node in sold(setup.catalog, setup.regions)}
+    kinds: dict[str, dict[str, int]] = {}
+    for node in setup.scope.configurations:
+        kinds.setdefault(node.gpu, {})[node.name] = node.gpus
+    return tuple(
+        Sliced(gpu=gpu, gpus=sizes)
+        for gpu, sizes in sorted(kinds.items())
+        if not setup.catalog.paper and sizes.keys() - bought
+    )
+
+
+# ------------------------------------------------------------------------------------------- what was given
+
+
+def _from_the_set_up(setup: Setup, library: Library, given: Given) -> Problem:
+    """The paper's snapshot, or an empty question where everything has to be given."""
+    if any(paper.name == setup.name for paper in setup.catalog.setups):
+        return snapshot(setup, library, read_steps(STOCK_TRACE), given.seed, given.scale)
+    for name in ("demand", "availability"):
+        if getattr(given, name) is None:
+            raise ValueError(f"--{name}: {setup.name!r} is none of the paper's set-ups, expected a file")
+    return Problem(
+        id=setup.name,
+        library=library.digest,
+        demands=(),
+        stocks=(),
+        startup_ratio=startup_ratios(setup.catalog),
+    )
+
+
+def _known(setup: Setup) -> Known:
+    regions = setup.regions or tuple(sorted({f"{p.cloud}/{p.region}" for p in setup.catalog.prices}))
+    names = [node.name for node in setup.scope.configurations]
+    return Known(setup.scope.levels, setup.scope.phases, names, regions)
+
+
+def _policy(setup: Setup, path: Path | None, known: Known) -> AllocationPolicy:
+    if path is None:
+        return AllocationPolicy() if setup.catalog.paper else ROBUST
+    policy = load_yaml(AllocationPolicy, path)
+    models = {model for model, _ in known.levels}
+    named: dict[str, Iterable[str]] = {
+        "weights": policy.weights,
+        "recovery_s": policy.recovery_s,
+        "variants": policy.variants,
+        "replicas": [r.model for r in policy.replicas],
+        "regions_at_least": policy.regions_at_least,
+        "spot_share": policy.spot_share,
+        "disaggregation": [d.model for d in policy.disaggregation],
+    }
+    for field, names in named.items():
+        if unknown := sorted(set(names) - models - ({"*"} if field == "spot_share" else set())):
+            raise PlanFileError(
+                f"{path}: {field}: {unknown[0]!r}, expected one of {', '.join(sorted(models))}"
+            )
+    return policy
+
+
+def _demands(setup: Setup, lines: Sequence[DemandLine]) -> tuple[ServiceDemand, ...]:
+    return tuple(
+        ServiceDemand(
+            service=Service(model=line.model, slo_class=str(line.slo_class), phase=phase), rate=rate
+        )
+        for line in lines
+        for phase, rate in _rates(setup, line).items()
+    )
+
+
+def _rates(setup: Setup, line: DemandLine) -> Mapping[Phase, float]:
+    """Requests/s as the set-up's phases count them: where it has prefill and decode together, that one."""
+    if line.requests_per_s is None:
+        return line.rates
+    level = level_of(setup.catalog, line.model, str(line.slo_class))
+    lengths = {"mean_input_tokens": line.mean_input_tokens, "mean_output_tokens": line.mean_output_tokens}
+    workload = level.workload.model_copy(update={k: v for k, v in lengths.items() if v is not None})
+    phases: tuple[Phase, ...] = ("both",) if "both" in setup.scope.phases else setup.scope.phases
+    return {phase: line.requests_per_s * tokens_of(workload, phase) for phase in phases}
+
+
+def _prices(setup: Setup, given: Given, known: Known) -> dict[Place, float]:
+    """List prices, and over them those of a file."""
+    prices = prices_of(setup)
+    if given.prices is not None:
+        lines = read_prices(given.prices, known)
+        prices |= {Place(line.pool, line.configuration): line.usd_per_hour for line in lines}
+    return prices
+
+
+def _stocks(path: Path, known: Known, prices: Mapping[Place, float]) -> tuple[Stock, ...]:
+    """Raises PlanFileError: nobody has said what a node costs there."""
+    stocks = []
+    for i, line in enumerate(read_availability(path, known)):
+        place = Place(line.pool, line.configuration)
+        anywhere = Place(line.pool.model_copy(update={"zone": "*"}), line.configuration)
+        usd = prices.get(place, prices.get(anywhere))
+        if usd is None and line.market == "reserved":
+            usd = 0.0  # paid anyway
+        if usd is None:
+            raise PlanFileError(
+                f"{path}: availability.{i}: {line.configuration} in {line.pool.key} has no price, "
+                "expected one in a file of prices"
+            )
+        stocks.append(
+            Stock(
+                pool=line.pool,
+                configuration=line.configuration,
+                nodes=line.nodes,
+                usd_per_hour=usd,
+                interruptions_per_hour=line.interruptions_per_hour,
+            )
+        )
+    return tuple(stocks)
+
+
+def _running(path: Path, known: Known, library: Library) -> tuple[Running, ...]:
+    """Raises PlanFileError: a template that is not in the library."""
+    if _is_a_plan(path):
+        return running_of(read_record(path).answer)
+    found = []
+    for i, line in enumerate(read_running(path, known)):
+        rated = _found(library, line.template)
+        if rated is None:
+            raise PlanFileError(
+                f"{path}: running.{i}.template: {line.template!r} is not in the library {library.digest}; a "
+                "plan that `coral plan` wrote has its templates whole"
+            )
+        found.append(
+            Running(
+                template=rated.template,
+                rating=rated.rating,
+                pool=line.pool,
+                count=line.count,
+                pinned=line.pinned,
+            )
+        )
+    return tuple(found)
+
+
+def _found(library: Library, template: str) -> Rated | None:
+    for shelf in library.parts.values():
+        if (row := shelf.find(template)) is not None:
+            return shelf.rated(row)
+    return None
+
+
+def _is_a_plan(path: Path) -> bool:
+    with path.open("rb") as file:
+        content = yaml.load(file, Loader=LOADER)  # noqa: S506 - a safe one
+    return isinstance(content, dict) and "answer" in content
