@@ -37,7 +37,11 @@ class Reason(NamedTuple):
 
 def reasons(problem: Problem, answer: Answer, library: Library) -> list[Reason]:
     """One for each of `answer.chosen`, in that order."""
-    tops, left = best_per_usd(problem, library), nodes_left(problem, answer)
+    tops, left = (
+        best_per_usd(problem, library),
+        Counter({(s.pool.key, s.configuration): s.nodes for s in problem.stocks}),
+    )
+    left.subtract(nodes_used(problem, answer))
     runs = Counter({_key(run): run.count for run in problem.running})
     found = []
     for chosen in answer.chosen:
@@ -86,17 +90,20 @@ def node_prices(problem: Problem, configurations: Sequence[str]) -> dict[str, Fl
     return dict(sorted(found.items()))
 
 
-def nodes_left(problem: Problem, answer: Answer) -> dict[tuple[str, str], int]:
-    """(pool key, configuration) -> nodes that the plan leaves; of sliced kinds those it does not buy."""
-    left = {(s.pool.key, s.configuration): s.nodes for s in problem.stocks}
+def nodes_used(problem: Problem, answer: Answer) -> Counter[tuple[str, str]]:
+    """(pool key, configuration) -> nodes that the plan buys."""
     sliced = {name for kind in problem.sliced for name in kind.gpus}
+    used = Counter({(b.pool.key, b.configuration): b.count for b in answer.nodes})
     for chosen in answer.chosen:
         for name, count in chosen.template.uses().items():
             if name not in sliced:
-                left[chosen.pool.key, name] -= count * chosen.count
-    for bought in answer.nodes:
-        left[bought.pool.key, bought.configuration] -= bought.count
-    return left
+                used[chosen.pool.key, name] += count * chosen.count
+    return used
+
+
+def short(pool: str) -> str:
+    """A pool's key as people read it: the zone and market go without saying where they are the usual ones."""
+    return pool.removesuffix("/*/on-demand").replace("/*/", "/")
 
 
 # ------------------------------------------------------------------------------------------------- helpers
@@ -120,20 +127,19 @@ def _why(
     chosen: Chosen,
     best: Best | None,
     share: float,
-    left: Mapping[tuple[str, str], int],
+    left: Counter[tuple[str, str]],
     runs: Mapping[tuple[str, str], int],
 ) -> str:
     stays = min(chosen.count, runs.get(_key(chosen), 0))
     running = f"{stays} of {chosen.count} running already; " if stays else ""
     if best is None or share >= AS_GOOD:
         return f"{running}gives most per USD"
-    short = sorted(
-        name for name, count in Counter(best.nodes).items() if left.get((best.pool, name), 0) < count
-    )
-    what = " + ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(best.nodes).items())
-    if short:
-        return f"{running}the best, {what} in {best.pool}, has no {', '.join(short)} left"
-    return f"{running}fits what is left to cover better than the best, {what} in {best.pool}"
+    counts = Counter(best.nodes)
+    what = " + ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())
+    gone = sorted(name for name, count in counts.items() if left[best.pool, name] < count)
+    if gone:
+        return f"{running}{what} in {short(best.pool)} is best: no {', '.join(gone)} left"
+    return f"{running}covers what is left for less than the best, {what} in {short(best.pool)}"
 
 
 def _key(what: Chosen | Running) -> tuple[str, str]:

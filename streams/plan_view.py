@@ -4,17 +4,25 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
+from solver.plan_reasons import short
 from streams.catalog_view import View, plain_table
 from streams.plan_record import PlanRecord
 
 SHOWN = 8
 """Of the limits that bind; JSON has all."""
+SAME_SHARE = 1e-5
+"""Unmet shares that differ by less are the same: rounding."""
 
 
 def shown(record: PlanRecord) -> View:
     """Tables of a plan; as JSON the record itself."""
     tables = [_headline(record), _instances(record), _unmet(record), _binding(record)]
     return View(record.model_dump(mode="json"), tables)
+
+
+def short_service(key: str) -> str:
+    """Such as `qwen3-32b prefill`: the class goes without saying where it is the usual one."""
+    return " ".join(part for part in key.split("/") if part != "interactive")
 
 
 def summary(record: PlanRecord) -> Iterator[str]:
@@ -46,26 +54,26 @@ def _headline(record: PlanRecord) -> Table:
 
 
 def _instances(record: PlanRecord) -> Table:
-    columns = ("service", "instances", "of", "in", "each gives", "USD/h each", "per USD, of the best", "why")
+    columns = ("service", "", "instances of", "in", "each gives", "USD/h each", "of best", "why")
     table = plain_table("Instances", *columns)
     before = None
     for row in record.instances:
-        service = row.service if row.service != before else ""
+        service = short_service(row.service) if row.service != before else ""
         before = row.service
         figures = (f"{row.throughput:.4g}", f"{row.usd_per_hour:.2f}", f"{row.of_best:.1%}")
-        table.add_row(service, str(row.count), row.nodes, row.pool, *figures, row.why)
+        table.add_row(service, str(row.count), row.nodes, short(row.pool), *figures, row.why)
     return table
 
 
 def _unmet(record: PlanRecord) -> Table:
     table = plain_table("Unmet demand", "service", "share", "rate", "because of")
     for row in record.unmet:
-        table.add_row(row.service, f"{row.share:.2%}", f"{row.rate:.4g}", row.binding)
+        table.add_row(short_service(row.service), f"{row.share:.2%}", f"{row.rate:.4g}", row.binding)
     return table
 
 
 def _binding(record: PlanRecord) -> Table:
     table = plain_table("What binds", "limit", "one more would save, USD/h")
     for binding in record.answer.binding[:SHOWN]:
-        table.add_row(binding.limit, f"{binding.usd_per_hour:.2f}")
+        table.add_row(short(binding.limit), f"{binding.usd_per_hour:.2f}")
     return table

@@ -1,0 +1,79 @@
+"""Why a plan is what it is, and what would change it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streams.commands import plan as planning
+from streams.commands import shared
+
+if TYPE_CHECKING:
+    from schemas.settings import Settings
+    from solver.library import Library
+    from streams.plan_record import PlanRecord
+
+
+def explain_plan(
+    context: typer.Context,
+    plan: Annotated[
+        Path | None, typer.Argument(help="A plan that `coral plan` wrote; default: one is made.")
+    ] = None,
+    one_more: Annotated[
+        str | None,
+        typer.Option(help="A configuration, such as 1xH100; default: the dearest single GPU."),
+    ] = None,
+    setup: planning.SetupName = "core",
+    demand: planning.Demand = None,
+    availability: planning.Availability = None,
+    prices: planning.Prices = None,
+    running: planning.RunningFile = None,
+    policy: planning.Policy = None,
+    seed: planning.Seed = 0,
+    stock: planning.StockScale = "full",
+    runtime: planning.RuntimeName = None,
+    n_max: planning.NMax = None,
+    rho: planning.Rho = None,
+    library: planning.LibraryFile = None,
+    as_json: planning.Json = False,
+) -> None:
+    """Say why these nodes, what the next cheapest plan is, what one more node is worth, what mixing brought.
+
+    Each is answered by planning again under a question that differs in that alone.
+    """
+    from solver.answers import METHOD
+    from solver.explain_plan import explain_plan as explain
+    from solver.methods import method
+    from streams import catalog_view, explain_plan_view
+
+    with shared.bad_input():
+        if plan is not None:
+            record, known = _opened(context.obj, plan, library)
+        else:
+            given = planning.given_of(demand, availability, prices, running, policy, seed, stock)
+            asked, known = planning.prepared(context.obj, setup, runtime, n_max, rho, library)
+            record = planning.solved(setup, asked, known, given)
+        found = explain(record.problem, record.answer, known, method(METHOD), one_more)
+        view = explain_plan_view.shown(record, found)
+    if as_json:
+        typer.echo(view.as_json())
+    else:
+        catalog_view.show(view)
+
+
+def _opened(settings: "Settings", path: Path, library: Path | None) -> "tuple[PlanRecord, Library]":
+    """A plan with the library that it was chosen from.
+
+    Raises:
+        OSError, ValueError: it cannot be read, or the library cannot be had any more.
+    """
+    from streams.plan_record import read_record
+
+    record = read_record(path)
+    limits = record.limits
+    _, known = planning.prepared(settings, limits.setup, limits.runtime, limits.n_max, limits.rho, library)
+    if known.digest != limits.library:
+        raise ValueError(
+            f"{path}: limits.library: {limits.library!r}, but the library of {limits.setup} is {known.digest} now"
+        )
+    return record, known
