@@ -288,6 +288,18 @@ class Bought(Frozen):
     """Of one node."""
 
 
+class Apart(Frozen):
+    """A share of a model's demand that prefill and decode instances of one region and variant serve
+    together."""
+
+    service: Service
+    """The whole, phase `both`."""
+    region: str
+    """As cloud/region."""
+    variant: Name
+    share: Annotated[float, Field(gt=0, le=1)]
+
+
 class Binding(Frozen):
     """A limit that costs something."""
 
@@ -326,7 +338,7 @@ class Answer(Frozen):
     chosen: tuple[Chosen, ...]
     unmet: tuple[Unmet, ...] = ()
     usd_per_hour: Rate
-    """The bill."""
+    """The bill: nodes, and KV caches sent between prefill and decode."""
     penalty_usd_per_hour: Rate
     bound_usd_per_hour: float
     """No allocation that leaves as little demand unmet costs less, start-up and policies included."""
@@ -335,6 +347,7 @@ class Answer(Frozen):
     policy_usd_per_hour: Rate = later(0.0)
     """What policies add to the cost without being on the bill: surcharges, risk, breaches."""
     nodes: tuple[Bought, ...] = later(())
+    apart: tuple[Apart, ...] = later(())
     columns: Count = later(0)
     """Templates times pools that were chosen from."""
     steps: tuple[Step, ...] = later(())

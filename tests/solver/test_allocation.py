@@ -1,53 +1,20 @@
 """The allocation against brute force, and its answers where there is not enough."""
 
 import random
-from itertools import product
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from schemas.problems import Answer, Problem, Service
+from schemas.problems import Problem, Service
 from solver import allocation
 from solver.allocation import NoAnswerError, solve
 from solver.candidates import Refused, Templates
-from solver.columns import Columns, ProblemError, make_columns
+from solver.columns import ProblemError, make_question
 from solver.methods import METHODS, method
+from solver.partials import nothing
 from solver.verify import verify
-
-
-def brute_force(columns: Columns) -> tuple[float, float]:
-    """(shortfall, cost with penalties) of the best of all allocations: shortfall first."""
-    rows = columns.columns
-    best = (float("inf"), float("inf"))
-    served = {c.service.key for c in rows}
-    for counts in product(*(range(c.limit + 1) for c in rows)):
-        used: dict[tuple[str, str], int] = {}
-        for column, count in zip(rows, counts, strict=True):
-            for name, nodes in column.uses.items():
-                used[column.pool.key, name] = used.get((column.pool.key, name), 0) + nodes * count
-        if any(nodes > columns.nodes[key] for key, nodes in used.items()):
-            continue
-        shares = []
-        for key, rate in columns.demand.items():
-            met = sum(
-                k * c.rating.throughput for c, k in zip(rows, counts, strict=True) if c.service.key == key
-            )
-            if key in served:
-                shares.append(max(0.0, 1 - met / rate))
-        shortfall = round(100 * max(shares, default=0.0) + sum(shares), 6)
-        cost = sum(
-            k * c.usd_per_hour
-            + max(0, k - c.running) * c.usd_per_hour * columns.ratio.get(c.service.model, 0)
-            for c, k in zip(rows, counts, strict=True)
-        )
-        best = min(best, (shortfall, cost))
-    return best
-
-
-def shortfall(columns: Columns, answer: Answer) -> float:
-    served = {c.service.key for c in columns.columns}
-    shares = [u.share for u in answer.unmet if u.service.key in served]
-    return 100 * max(shares, default=0.0) + sum(shares)
+from tests.solver.brute import brute_force, measured
 
 
 def random_case(seed: int, box: Any) -> tuple[Problem, Templates]:
@@ -79,15 +46,12 @@ def random_case(seed: int, box: Any) -> tuple[Problem, Templates]:
 @pytest.mark.parametrize("seed", range(40))
 def test_equals_brute_force(seed: int, box: Any) -> None:
     problem, library = random_case(seed, box)
-    columns = make_columns(problem, library)
     answer = solve(problem, library)
     assert verify(problem, answer) == ()
-    least, cost = brute_force(columns)
-    if columns.columns:
-        assert shortfall(columns, answer) == pytest.approx(least, abs=1e-4)
-        assert answer.usd_per_hour + answer.penalty_usd_per_hour == pytest.approx(cost, abs=1e-4)
+    best = brute_force(problem, library)
+    assert measured(problem, library, answer) == pytest.approx(best, abs=1e-4)
     assert answer.status == "optimal"
-    assert answer.bound_usd_per_hour <= cost + 1e-6
+    assert answer.bound_usd_per_hour <= best.cost + 1e-6
 
 
 def test_same_problem_same_answer(box: Any) -> None:
@@ -158,9 +122,9 @@ def test_an_impossible_slo_is_named(box: Any) -> None:
 def test_a_search_that_found_nothing_is_no_answer(box: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All zeros would pass for one, and drain whatever runs."""
     problem, library = random_case(2, box)
-    assert make_columns(problem, library).columns
-    monkeypatch.setattr(allocation, "_run", lambda *_: None)
-    with pytest.raises(NoAnswerError, match="work limit of 5000 nodes"):
+    assert make_question(problem, library).sites
+    monkeypatch.setattr(allocation, "solve_whole", lambda program: replace(nothing(program), proofs=()))
+    with pytest.raises(NoAnswerError, match="within 5000 nodes"):
         solve(problem, library)
 
 
