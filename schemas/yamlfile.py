@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -23,8 +24,9 @@ def load_yaml(model: type[Model], path: Path) -> Model:
     """
     with path.open("rb") as file:
         content = yaml.load(file, Loader=LOADER)  # noqa: S506 - a safe one
-    # JSON in between, so that YAML's lists meet the strict models as JSON arrays do.
-    plain = TypeAdapter(object).dump_json(content)
+    # JSON in between, so that YAML's lists meet the strict models as JSON arrays do. A NaN stays one and is
+    # refused: as JSON's null it would read as a field that was not given.
+    plain = to_json(content, inf_nan_mode="constants")
     try:
         return model.model_validate_json(plain)
     except ValidationError as error:

@@ -7,11 +7,10 @@ explanation, its library.
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from schemas.base import Count, Frozen, Rate
 from schemas.catalog import Runtime
 from schemas.problems import Answer, Chosen, Problem, Unmet
+from schemas.yamlfile import load_yaml
 from solver.library import Library
 from solver.plan_reasons import Reason, reasons
 from streams.library_view import combination_text
@@ -112,13 +111,9 @@ def read_record(path: Path) -> PlanRecord:
 
     Raises:
         OSError: the file cannot be read.
-        pydantic.ValidationError: it is none; the error names the field, and a note the file.
+        yaml.YAMLError, pydantic.ValidationError: it is none; the errors name the file, and the field.
     """
-    try:
-        return PlanRecord.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        error.add_note(str(path))
-        raise
+    return load_yaml(PlanRecord, path)
 
 
 def _instances(chosen: Sequence[Chosen], why: Sequence[Reason]) -> tuple[InstanceRow, ...]:

@@ -74,6 +74,6 @@ def _opened(settings: "Settings", path: Path, library: Path | None) -> "tuple[Pl
     _, known = planning.prepared(settings, limits.setup, limits.runtime, limits.n_max, limits.rho, library)
     if known.digest != limits.library:
         raise ValueError(
-            f"{path}: limits.library: {limits.library!r}, but the library of {limits.setup} is {known.digest} now"
+            f"{path}: limits.library: {limits.library!r}, expected {known.digest}, as of {limits.setup} now"
         )
     return record, known

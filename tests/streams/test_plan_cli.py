@@ -1,0 +1,264 @@
+"""`coral plan`, `coral explain plan`, `coral diff`: text for people, JSON for programs, one line for what
+cannot be."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from schemas.problems import Problem
+from solver.verify import verify
+from streams.cli import app
+from streams.plan_record import PlanRecord
+
+BAD_INPUT = 2
+CORE = ("--setup", "core", "--n-max", "2")
+EAST = "aws/us-east-2"
+PHI = "phi-4-14b"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a plan, `plan.json`, and the libraries that were built meanwhile."""
+    return tmp_path_factory.mktemp("plan")
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("CORAL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CORAL_STATE_DIR", str(folder / "state"))
+    monkeypatch.chdir(folder)
+
+
+def coral(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def told(*arguments: str) -> Any:
+    """What a command gives as JSON."""
+    result = coral(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refused(*arguments: str) -> str:
+    result = coral(*arguments)
+    assert result.exit_code == BAD_INPUT, result.output
+    assert result.stderr.startswith("coral: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.fixture
+def plan(folder: Path) -> Path:
+    """A plan of the paper's core set-up, with few templates."""
+    path = folder / "plan.json"
+    if not path.exists():
+        result = coral("plan", *CORE, "-o", str(path))
+        assert result.exit_code == 0, result.output
+        assert PHI in result.stdout
+        assert "no plan that meets as much costs less than" in result.stdout
+    return path
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+# ---------------------------------------------------------------------------------------------- the plan
+
+
+def test_without_files_the_papers_set_up_is_planned(plan: Path) -> None:
+    found = json.loads(plan.read_text())
+    assert found["cost_usd_per_hour"] >= found["bound_usd_per_hour"] > 0
+    assert 0 <= found["gap"] <= 1e-3
+    assert found["seconds"] > 0
+    assert found["unmet"] == []
+    assert {row["service"].split("/")[0] for row in found["instances"]} == {"qwen3-32b", "gpt-oss-20b", PHI}
+    assert all(row["why"] for row in found["instances"])
+    assert any(row["of_best"] == pytest.approx(1) for row in found["instances"])
+    assert all(row["of_best"] <= 1 + 1e-9 for row in found["instances"])
+    record = PlanRecord.model_validate_json(plan.read_text())
+    assert verify(record.problem, record.answer) == ()
+
+
+def test_the_same_question_has_the_same_plan(plan: Path) -> None:
+    again = told("plan", *CORE)
+    before = json.loads(plan.read_text())
+    assert again["instances"] == before["instances"]
+    assert again["problem"] == before["problem"]
+    other = told("plan", *CORE, "--seed", "5")
+    assert other["problem"]["stocks"] != before["problem"]["stocks"]
+
+
+def test_files_say_demand_stock_prices_and_what_runs(folder: Path) -> None:
+    demand = written(folder, "demand.yaml", f"demand: [{{model: {PHI}, requests_per_s: 2}}]")
+    stock = written(
+        folder,
+        "stock.yaml",
+        "availability:\n"
+        f"  - {{region: {EAST}, configuration: 1xL40S, nodes: 3}}\n"
+        f"  - {{region: {EAST}, market: reserved, configuration: 1xL4, nodes: 1}}\n",
+    )
+    prices = written(
+        folder, "prices.json", json.dumps({"prices": [price(EAST, "1xL40S", 5.0)]})
+    )  # JSON will do as well
+    files = ("--demand", demand, "--availability", stock, "--prices", prices)
+    found = told("plan", *CORE, *files)
+    problem = Problem.model_validate_json(json.dumps(found["problem"]))
+    assert {d.service.key: d.rate for d in problem.demands} == {
+        f"{PHI}/interactive/prefill": pytest.approx(2 * 1615),
+        f"{PHI}/interactive/decode": pytest.approx(2 * 106),
+    }
+    assert [(s.configuration, s.nodes, s.usd_per_hour) for s in problem.stocks] == [
+        ("1xL40S", 3, 5.0),
+        ("1xL4", 1, 0.0),  # reserved nodes are paid anyway
+    ]
+    saved = written(folder, "running.json", json.dumps(found))
+    again = told("plan", *CORE, *files, "--running", saved)
+    assert again["penalty_usd_per_hour"] == 0
+    row = found["instances"][0]
+    cloud_region, zone, market = row["pool"].rsplit("/", 2)
+    line = {"template": row["template"], "region": cloud_region, "zone": zone, "market": market, "count": 1}
+    named = written(folder, "named.json", json.dumps({"running": [line]}))
+    partly = told("plan", *CORE, *files, "--running", named)
+    assert 0 <= partly["penalty_usd_per_hour"] <= found["penalty_usd_per_hour"]
+    assert partly["problem"]["running"][0]["template"]["id"] == row["template"]
+
+
+def test_demand_that_cannot_be_met_is_an_answer(folder: Path) -> None:
+    stock = written(
+        folder, "little.yaml", f"availability: [{{region: {EAST}, configuration: 1xL4, nodes: 1}}]"
+    )
+    found = told("plan", *CORE, "--availability", stock)
+    assert found["unmet"]
+    assert all(row["binding"] for row in found["unmet"])
+    nothing = told("plan", *CORE, "--availability", written(folder, "none.yaml", "availability: []"))
+    assert nothing["instances"] == []
+    assert {row["share"] for row in nothing["unmet"]} == {1.0}
+    assert "Unmet demand" in coral("plan", *CORE, "--availability", stock).stdout
+
+
+def test_a_library_without_templates_is_an_answer() -> None:
+    found = told("plan", "--setup", "core", "--n-max", "0")
+    assert found["instances"] == []
+    assert {row["binding"] for row in found["unmet"]} == {"no template fits"}
+
+
+def test_nothing_asked_for_costs_nothing(folder: Path) -> None:
+    found = told("plan", *CORE, "--demand", written(folder, "no.yaml", "demand: []"))
+    assert (found["cost_usd_per_hour"], found["gap"], found["unmet"]) == (0, 0, [])
+
+
+def price(region: str, configuration: str, usd: float) -> dict[str, object]:
+    return {"region": region, "configuration": configuration, "usd_per_hour": usd}
+
+
+# ------------------------------------------------------------------------------------------ what cannot be
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("demand", "demand: [{model: gpt-5, requests_per_s: 1}]", "demand.0.model: 'gpt-5'"),
+        ("demand", "demand: [{model: phi-4-14b, requests_per_s: .nan}]", "demand.0.requests_per_s"),
+        ("demand", "demand: {", "expected"),
+        ("availability", f"availability: [{{region: {EAST}, configuration: 3xL4, nodes: 1}}]", "'3xL4'"),
+        (
+            "availability",
+            f"availability: [{{region: {EAST}, configuration: 1xL4, market: spot, nodes: 1}}]",
+            "availability.0: 1xL4 in aws/us-east-2/*/spot has no price",
+        ),
+        ("prices", f"prices: [{{region: {EAST}, configuration: 1xL4, usd_per_hour: 0}}]", "expected above 0"),
+        (
+            "running",
+            f"running: [{{template: abc, region: {EAST}, count: 1}}]",
+            "running.0.template: 'abc' is not in the library",
+        ),
+        ("running", "answer: {}", "problem: Field required"),
+        ("policy", "weights: {gpt-5: 2}", "weights: 'gpt-5', expected one of"),
+        ("policy", "weights: {phi-4-14b: 0}", "weights.phi-4-14b"),
+        ("policy", "budget: 5", "budget: unknown key"),
+    ],
+)
+def test_what_cannot_be_is_named_with_file_and_field(folder: Path, kind: str, text: str, said: str) -> None:
+    line = refused("plan", *CORE, f"--{kind}", written(folder, f"bad-{kind}.yaml", text))
+    assert said in line
+    assert f"bad-{kind}.yaml" in line
+
+
+def test_what_options_cannot_be(folder: Path) -> None:
+    assert "--stock: 'plenty', expected one of full" in refused("plan", *CORE, "--stock", "plenty")
+    assert "--n-max: -1" in refused("plan", "--n-max", "-1")
+    assert "--setup: 'nowhere' is neither a file" in refused("plan", "--setup", "nowhere")
+    assert "absent.yaml" in refused("plan", *CORE, "--demand", "absent.yaml")
+
+
+def test_a_set_up_of_ones_own_has_to_say_demand_and_stock(folder: Path) -> None:
+    setup = written(
+        folder,
+        "mine.yaml",
+        "catalog: shipped\nserve: {phi-4-14b: [interactive]}\nconfigurations: [1xL40S]\n"
+        "slices: false\nruntime: coral\nn_max: 1\n",
+    )
+    assert "--demand: 'mine' is none of the paper's set-ups, expected a file" in refused(
+        "plan", "--setup", setup
+    )
+    demand = written(folder, "both.yaml", f"demand: [{{model: {PHI}, requests_per_s: 2}}]")
+    assert "--availability: 'mine'" in refused("plan", "--setup", setup, "--demand", demand)
+    stock = written(
+        folder, "l40s.yaml", f"availability: [{{region: {EAST}, configuration: 1xL40S, nodes: 9}}]"
+    )
+    found = told("plan", "--setup", setup, "--demand", demand, "--availability", stock)
+    assert [row["service"] for row in found["instances"]] == [f"{PHI}/interactive/both"]
+    assert found["problem"]["policy"]["half_rule"] == ["interactive"]  # robust unless it is the paper's
+
+
+# --------------------------------------------------------------------------------- its neighbours, and others
+
+
+def test_a_plan_is_explained_by_its_neighbours(plan: Path) -> None:
+    found = told("explain", "plan", str(plan), "--one-more", "1xL40S")
+    cost = found["plan"]["cost_usd_per_hour"]
+    dearer = [a["outcome"]["usd_per_hour"] for a in found["alternatives"] if not a["outcome"]["total_unmet"]]
+    assert dearer == sorted(dearer)
+    assert all(usd >= cost - 1e-6 for usd in dearer)
+    assert found["next_cheapest"] == found["alternatives"][0]
+    assert all(more["outcome"]["usd_per_hour"] <= cost + 1e-6 for more in found["one_more"])
+    assert {more["configuration"] for more in found["one_more"]} >= {"1xL40S"}
+    single, alike = (s["outcome"]["usd_per_hour"] for s in found["simpler"])
+    assert single >= alike >= cost - 1e-6
+    text = coral("explain", "plan", str(plan)).stdout
+    for title in ("Without a place", "One node more", "Simpler templates only"):
+        assert title in text
+    assert "--one-more: '1xH100' is sold nowhere" in refused(
+        "explain", "plan", str(plan), "--one-more", "1xH100"
+    )
+
+
+def test_two_plans_are_compared(folder: Path, plan: Path) -> None:
+    same = told("diff", str(plan), str(plan))
+    assert (same["asked"], same["instances"], same["nodes"]) == ([], [], [])
+    demand = written(folder, "more.yaml", f"demand: [{{model: {PHI}, requests_per_s: 2}}]")
+    other = folder / "other.json"
+    assert coral("plan", *CORE, "--demand", demand, "-o", str(other)).exit_code == 0
+    found = told("diff", str(plan), str(other))
+    first, second = found["figures"]["cost_usd_per_hour"]
+    assert first > second > 0
+    assert {"what": f"demand of {PHI}/interactive/decode", "was": 1060.0, "is": 212.0} in found["asked"]
+    gone = [row for row in found["instances"] if row["is"] == 0]
+    assert any(row["service"].startswith("qwen3-32b") for row in gone)
+    assert "Nodes in use" in coral("diff", str(plan), str(other)).stdout
+
+
+def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
+    junk = written(folder, "junk.json", '{"cost_usd_per_hour": 1}')
+    line = refused("diff", str(plan), junk)
+    assert "junk.json" in line
+    assert "answer: Field required" in line
+    assert "absent.json" in refused("explain", "plan", "absent.json")
