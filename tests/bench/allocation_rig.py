@@ -1,0 +1,136 @@
+"""Snapshots of the paper's set-ups, and what a solve of one took."""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agents.traces import SHIPPED_TRACES, StepTrace, read_steps
+from schemas.catalog import PAPER_CATALOG, load_catalog
+from schemas.performance import load_efficiencies
+from schemas.problems import Answer, Problem
+from solver.answers import METHOD
+from solver.figures import Figures
+from solver.library import Library
+from solver.library_file import load_library
+from solver.methods import method
+from solver.setups import Setup, paper_setup
+from solver.snapshots import Scale, later, snapshot
+from solver.verify import verify
+
+CACHE = Path(__file__).parents[2] / ".cache" / "bench"
+PLAIN_LIMIT_S = 60.0
+OVERRUN_S = 120.0
+"""The plain program is killed so long after its limit."""
+
+
+class Case(NamedTuple):
+    """A set-up with its library and the shape of its stock."""
+
+    setup: Setup
+    library: Library
+    file: Path
+    trace: StepTrace
+
+    def snapshot(self, seed: int, scale: Scale) -> Problem:
+        return snapshot(self.setup, self.library, self.trace, seed, scale)
+
+
+class Run(NamedTuple):
+    """One solve."""
+
+    problem: Problem
+    answer: Answer
+    wall_s: float
+    cpu_s: float
+
+
+class Plain(NamedTuple):
+    """What the plain integer program reached; no value where it found nothing."""
+
+    value: float | None
+    bound: float | None
+    wall_s: float
+    columns: int
+
+
+def case(name: str) -> Case:
+    """A paper's set-up, its library built in another process, whose memory is not ours."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    file = CACHE / f"{name}.templates"
+    coral = str(Path(sys.executable).with_name("coral"))
+    command = [coral, "templates", "build", "--setup", name, "--cores", "1", "-o", str(file), "--json"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    catalog = load_catalog(PAPER_CATALOG)
+    library = load_library(file, Figures(catalog, load_efficiencies(), None))
+    trace = read_steps(SHIPPED_TRACES / "bamboo_2020_g4dn.csv.gz")
+    return Case(paper_setup(name, catalog), library, file, trace)
+
+
+def timed(problem: Problem, library: Library) -> Run:
+    """Solve and check; seconds include the model's build, not the check."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    answer = method(METHOD)(problem, library, clock=time.perf_counter)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    assert verify(problem, answer) == ()
+    return Run(problem, answer, wall, cpu)
+
+
+def fresh_and_again(case: Case, seed: int, scale: Scale) -> tuple[Run, Run]:
+    """A snapshot at which nothing runs, and the next one, at which its plan does and demand has moved."""
+    fresh = timed(case.snapshot(seed, scale), case.library)
+    return fresh, timed(later(fresh.problem, fresh.answer, seed), case.library)
+
+
+def said(title: str, runs: Sequence[Run]) -> str:
+    """A line of figures of some solves."""
+    walls, cpus = ([getattr(run, name) for run in runs] for name in ("wall_s", "cpu_s"))
+    gaps = [step.gap for run in runs for step in run.answer.steps] or [run.answer.gap for run in runs]
+    unmet = sum(bool(run.answer.unmet) for run in runs)
+    instances = statistics.median(sum(c.count for c in run.answer.chosen) for run in runs)
+    seconds = [
+        f"{name} median {statistics.median(took):6.3f} worst {max(took):6.3f} s"
+        for name, took in (("wall", walls), ("processor", cpus))
+    ]
+    found = f"gap at most {max(gaps):.2e} | {unmet} short, {instances:g} instances"
+    return f"{title:<34} {len(runs):>3} | {' | '.join(seconds)} | {found}"
+
+
+def parts(runs: Sequence[Run]) -> Iterator[str]:
+    """Median seconds by part of the search."""
+    names = list(dict.fromkeys(name for run in runs for name in run.answer.timings))
+    for name in names:
+        seconds = [run.answer.timings.get(name, 0.0) for run in runs]
+        yield f"  {name:<20} median {statistics.median(seconds):.3f} worst {max(seconds):.3f} s"
+
+
+def peak_gb() -> float:
+    """Of this process so far, test runner and all."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def machine() -> str:
+    names = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
+    return f"{names[0].partition(': ')[2]}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+
+
+def plain(case: Case, problem: Problem, limit_s: float = PLAIN_LIMIT_S) -> Plain:
+    """The integer program over every column, by HiGHS alone, in a process that can be killed."""
+    asked = {"setup": case.setup.name, "library": str(case.file), "limit_s": limit_s}
+    text = json.dumps({**asked, "problem": problem.model_dump(mode="json")})
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "tests.bench.plain_program"]
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, check=True, timeout=limit_s + OVERRUN_S
+        )
+    except subprocess.TimeoutExpired:
+        return Plain(None, None, time.perf_counter() - began, 0)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return Plain(found["value"], found["bound"], found["seconds"], found["columns"])

@@ -1,0 +1,159 @@
+"""The allocation at the paper's scale, as issue 7 asks: snapshots of the core and the extended set-up.
+
+Every solve is one thread, and its seconds are from the question to the answer, columns and Pyomo's build
+included; processor seconds stand beside wall, for machines that are busy. Limits here are loose ones, three
+times what the issue asks; the printed figures are what counts. `CORAL_BENCH_PLAIN` says on how many snapshots
+the plain integer program is run beside it (up to 3 minutes each), `CORAL_BENCH_PLOT` where to draw growth.
+"""
+
+import os
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from matplotlib import rcParams
+from matplotlib.figure import Figure
+
+from solver.grown import more_models, more_regions
+from solver.program import Step
+from solver.snapshots import Scale, later
+from tests.bench.allocation_rig import (
+    PLAIN_LIMIT_S,
+    Case,
+    Run,
+    case,
+    fresh_and_again,
+    machine,
+    parts,
+    peak_gb,
+    plain,
+    said,
+    timed,
+)
+
+pytestmark = pytest.mark.bench
+
+SEEDS: dict[Scale, range] = {"full": range(12), "scarce": range(4), "x0.3": range(4), "x0.15": range(4)}
+"""Half of the snapshots are scarce, and of a third of those no plan can meet the demand; each is planned
+fresh and again when its plan runs: 48 in all."""
+GAP = 1e-3
+MEDIAN_S = {"core": 0.05, "extended": 0.3}
+WORST_S = {"core": 2.0, "extended": 2.0}
+AGAIN_S = 0.15
+MEMORY_GB = 1.5
+LOOSE = 3.0
+GROWTH: tuple[tuple[int, int], ...] = ((1, 1), (2, 1), (4, 1), (1, 2))
+"""(times the regions, times the models)."""
+
+
+@pytest.fixture(scope="module", params=["core", "extended"])
+def found(request: pytest.FixtureRequest) -> Case:
+    made = case(request.param)
+    templates = sum(map(len, made.library.arrays))
+    regions = len(made.setup.regions)
+    print(f"\n{machine()}; one thread")
+    print(f"{made.setup.name}: {templates:,} templates x {regions} regions = {templates * regions:,}")
+    timed(made.snapshot(99, "full"), made.library)  # the first solve loads HiGHS, and compiles
+    return made
+
+
+@pytest.fixture(scope="module")
+def runs(found: Case) -> dict[str, list[Run]]:
+    """By group."""
+    made: dict[str, list[Run]] = {}
+    for scale, seeds in SEEDS.items():
+        for seed in seeds:
+            for state, run in zip(("fresh", "running"), fresh_and_again(found, seed, scale), strict=True):
+                made.setdefault(f"{found.setup.name} {scale} {state}", []).append(run)
+    return made
+
+
+def test_snapshots(found: Case, runs: dict[str, list[Run]]) -> None:
+    everything = [run for group in runs.values() for run in group]
+    for title, group in runs.items():
+        print(said(title, group))
+    print(said(f"{found.setup.name} all", everything))
+    print("\n".join(parts(everything)))
+    print(f"peak memory {peak_gb():.2f} GB, with the test runner")
+    short: list[Step] = [s.minimised for run in everything if run.answer.unmet for s in run.answer.steps]
+    print(
+        f"steps where demand cannot be met: {', '.join(f'{n} {name}' for name, n in Counter(short).items())}"
+    )
+    assert all(step.gap <= GAP for run in everything for step in run.answer.steps)
+    assert all(run.answer.gap <= GAP for run in everything)
+    assert statistics.median(run.cpu_s for run in everything) <= LOOSE * MEDIAN_S[found.setup.name]
+    assert max(run.cpu_s for run in everything) <= LOOSE * WORST_S[found.setup.name]
+    assert peak_gb() <= LOOSE * MEMORY_GB
+
+
+def test_a_small_change(found: Case, runs: dict[str, list[Run]]) -> None:
+    """Demand moved by up to 2%, what the last answer chose runs."""
+    again = [
+        timed(later(run.problem, run.answer, seed, moved=0.02), found.library)
+        for title, group in runs.items()
+        if title.endswith("running")
+        for seed, run in enumerate(group)
+    ]
+    print(said(f"{found.setup.name} after a small change", again))
+    assert statistics.median(run.cpu_s for run in again) <= LOOSE * AGAIN_S
+
+
+def test_beside_the_plain_program(found: Case, runs: dict[str, list[Run]]) -> None:
+    """The same questions, every column at once, by HiGHS with a limit of 60 s."""
+    picked = [run for title, group in runs.items() if title.endswith("fresh") for run in group[:2]]
+    for run in picked[: int(os.environ.get("CORAL_BENCH_PLAIN", "8"))]:
+        other = plain(found, run.problem)
+        ours = f"ours {run.answer.value:9.2f} gap {run.answer.gap:.1e} in {run.wall_s:.2f} s"
+        if other.value is None:
+            theirs = "no plan"
+        else:
+            gap = "no bound" if other.bound is None else f"gap {1 - other.bound / other.value:.1e}"
+            theirs = f"{other.value:9.2f} {gap}"
+        print(
+            f"{run.problem.id:<22} {ours} | plain, {other.columns:,} columns, limit {PLAIN_LIMIT_S:g} s: "
+            f"{theirs} in {other.wall_s:.1f} s"
+        )
+        if other.value is not None and not run.answer.unmet:
+            assert run.answer.bound_usd_per_hour <= other.value * (1 + 1e-6)
+
+
+def test_growth(found: Case) -> None:
+    """Twice and four times the regions, with as many more requests; twice the models."""
+    curve = []
+    for regions, models in GROWTH:
+        setup, library = more_regions(found.setup, regions), found.library
+        if models > 1:
+            setup, library = more_models(setup, library, models)
+        grown = found._replace(setup=setup, library=library)
+        group = [run for scale in SEEDS for run in fresh_and_again(grown, 1, scale)]
+        columns = max(run.answer.columns for run in group)
+        print(said(f"{regions} x regions, {models} x models", group), f"| {columns:,} columns")
+        curve.append((regions, models, columns, group))
+    if path := os.environ.get("CORAL_BENCH_PLOT"):
+        draw(curve, Path(path).with_stem(f"{Path(path).stem}-{found.setup.name}"))
+    assert all(run.answer.gap <= GAP for *_, group in curve for run in group)
+
+
+def draw(curve: list[tuple[int, int, int, list[Run]]], path: Path) -> None:
+    """Processor seconds over columns: each solve, the medians joined."""
+    rcParams["svg.hashsalt"] = "coral"
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axis = figure.subplots()
+    for models, mark in ((1, "o"), (2, "s")):
+        points = sorted((c, g) for r, m, c, g in curve if m == models or (models == 2 and (r, m) == (1, 1)))
+        xs = [c / 1e6 for c, _ in points]
+        axis.plot(
+            xs,
+            [statistics.median(run.cpu_s for run in g) for _, g in points],
+            marker=mark,
+            label="more regions" if models == 1 else "more models",
+        )
+        for x, (_, group) in zip(xs, points, strict=True):
+            axis.scatter([x] * len(group), [run.cpu_s for run in group], s=8, color="grey")
+    axis.set_xlabel("columns, millions")
+    axis.set_ylabel("processor seconds of a solve")
+    axis.set_ylim(bottom=0)
+    axis.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
