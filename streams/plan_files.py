@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from schemas.base import Count, Frozen, Name, Positive, Rate, Whole
 from schemas.catalog import Market, Phase
 from schemas.problems import NodeUsd, Pool
+from schemas.workload import Workload
 from schemas.yamlfile import load_yaml
 
 RegionName = Annotated[str, Field(pattern=r"^[^\s/|]+/[^\s/|]+$")]
@@ -169,6 +170,12 @@ def read_running(path: Path, known: Known) -> tuple[RunningLine, ...]:
             raise PlanFileError(f"{path}: running.{i}.pinned: {line.pinned}, expected at most {line.count}")
     _once(path, "running", [f"{line.template} in {line.pool.key}" for line in lines])
     return lines
+
+
+def workload_of(line: DemandLine, usual: Workload) -> Workload:
+    """The lengths that a line goes by."""
+    given = {"mean_input_tokens": line.mean_input_tokens, "mean_output_tokens": line.mean_output_tokens}
+    return usual.model_copy(update={name: tokens for name, tokens in given.items() if tokens is not None})
 
 
 # ------------------------------------------------------------------------------------------------- helpers

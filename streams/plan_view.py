@@ -1,6 +1,7 @@
 """A plan for people: what it costs and how sure that is, where the instances are and why, what binds."""
 
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from rich.table import Table
 
@@ -14,9 +15,14 @@ SAME_SHARE = 1e-5
 """Unmet shares that differ by less are the same: rounding."""
 
 
+SHARES = MappingProxyType(
+    {"worst": "largest unmet share, by weight", "total": "all unmet shares together, by weight"}
+)
+
+
 def shown(record: PlanRecord) -> View:
     """Tables of a plan; as JSON the record itself."""
-    tables = [_headline(record), _instances(record), _unmet(record), _binding(record)]
+    tables = [_headline(record), _instances(record), _nodes(record), _unmet(record), _binding(record)]
     return View(record.model_dump(mode="json"), tables)
 
 
@@ -40,6 +46,10 @@ def summary(record: PlanRecord) -> Iterator[str]:
         f"{limits.runtime}, N_max {limits.n_max}), solved in {record.seconds:.2f} s, "
         f"{record.processor_seconds:.2f} s of the processor"
     )
+    if record.unmet:
+        for step in record.answer.steps:
+            if step.minimised in SHARES:
+                yield f"{SHARES[step.minimised]}: {step.value:.2%}, at least {step.bound:.2%} in any plan"
     for breach in record.answer.breaches:
         yield f"{breach.policy} of {breach.subject}: {breach.got}, asked for {breach.asked}"
     if record.answer.kept:
@@ -62,6 +72,16 @@ def _instances(record: PlanRecord) -> Table:
         before = row.service
         figures = (f"{row.throughput:.4g}", f"{row.usd_per_hour:.2f}", f"{row.of_best:.1%}")
         table.add_row(service, str(row.count), row.nodes, short(row.pool), *figures, row.why)
+    return table
+
+
+def _nodes(record: PlanRecord) -> Table:
+    table = plain_table(
+        "Nodes bought, of kinds that instances share", "configuration", "in", "nodes", "USD/h each"
+    )
+    for bought in record.answer.nodes:
+        figures = (str(bought.count), f"{bought.usd_per_hour:.2f}")
+        table.add_row(bought.configuration, short(bought.pool.key), *figures)
     return table
 
 

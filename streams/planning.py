@@ -28,6 +28,7 @@ from solver.snapshots import (
     startup_ratios,
     tokens_of,
 )
+from streams.pairing import disaggregation_of
 from streams.plan_files import (
     DemandLine,
     Known,
@@ -36,6 +37,7 @@ from streams.plan_files import (
     read_demand,
     read_prices,
     read_running,
+    workload_of,
 )
 from streams.plan_record import read_record
 
@@ -66,9 +68,14 @@ def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
     """
     known = _known(setup)
     problem = _from_the_set_up(setup, library, given)
-    update: dict[str, Any] = {"sliced": sliced_of(setup), "policy": _policy(setup, given.policy, known)}
+    policy = _policy(setup, given.policy, known)
+    update: dict[str, Any] = {"sliced": sliced_of(setup), "policy": policy}
     if given.demand is not None:
-        update["demands"] = _demands(setup, read_demand(given.demand, known))
+        lines = read_demand(given.demand, known)
+        update["demands"] = _demands(setup, lines)
+        if not policy.disaggregation:
+            apart = tuple(disaggregation_of(setup, lines))
+            update["policy"] = policy.model_copy(update={"disaggregation": apart})
     prices = _prices(setup, given, known)
     if given.availability is not None:
         update["stocks"] = _stocks(given.availability, known, prices)
@@ -157,9 +164,7 @@ def _rates(setup: Setup, line: DemandLine) -> Mapping[Phase, float]:
     """Requests/s as the set-up's phases count them: where it has prefill and decode together, that one."""
     if line.requests_per_s is None:
         return line.rates
-    level = level_of(setup.catalog, line.model, str(line.slo_class))
-    lengths = {"mean_input_tokens": line.mean_input_tokens, "mean_output_tokens": line.mean_output_tokens}
-    workload = level.workload.model_copy(update={k: v for k, v in lengths.items() if v is not None})
+    workload = workload_of(line, level_of(setup.catalog, line.model, str(line.slo_class)).workload)
     phases: tuple[Phase, ...] = ("both",) if "both" in setup.scope.phases else setup.scope.phases
     return {phase: line.requests_per_s * tokens_of(workload, phase) for phase in phases}
 

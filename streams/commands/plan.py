@@ -156,11 +156,12 @@ def solved(name: str, setup: "Setup", library: "Library", given: "Given") -> "Pl
     """The plan, checked.
 
     Raises:
-        OSError, ValueError: a file cannot be read or says what cannot be.
+        OSError, ValueError: a file cannot be read or says what cannot be, or no plan keeps all limits.
         RuntimeError: the answer does not satisfy its question, which is our fault.
     """
     import time
 
+    from solver.allocation import NoAnswerError
     from solver.answers import METHOD
     from solver.methods import method
     from solver.verify import verify
@@ -170,7 +171,10 @@ def solved(name: str, setup: "Setup", library: "Library", given: "Given") -> "Pl
     problem = problem_of(setup, library, given)
     solve = method(METHOD)
     start_s = time.process_time()
-    answer = solve(problem, library, clock=time.perf_counter)
+    try:
+        answer = solve(problem, library, clock=time.perf_counter)
+    except NoAnswerError as error:
+        raise ValueError(f"policy: {error}") from error
     spent_s = time.process_time() - start_s
     if violations := verify(problem, answer):
         raise RuntimeError(f"the plan breaks its question: {violations[0].name}: {violations[0].detail}")
