@@ -40,11 +40,12 @@ def _identity(problem: Problem, answer: Answer) -> Iterator[Violation]:
 
 
 def _pools(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """Every node of a template can be had in the template's one pool, and is not excluded."""
+    """Every node of a template can be had in the template's one pool, and is not excluded. Where slices lie is
+    `_slices`' matter."""
     offered = {(s.pool, s.configuration) for s in problem.stocks}
     for chosen in answer.chosen:
         for name in chosen.template.uses():
-            if (chosen.pool, name) not in offered:
+            if slice_of(problem, name) is None and (chosen.pool, name) not in offered:
                 yield Violation("pool", f"{chosen.template.id}: no {name} in {chosen.pool.key}")
             if name in problem.excluded_configurations:
                 yield Violation("excluded", f"{chosen.template.id}: {name} is excluded")
