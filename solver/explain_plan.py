@@ -4,17 +4,16 @@ Without a place that it uses, with one more node of a kind, with simpler templat
 what the relaxation thinks of one more; here it is bought and the plan made anew.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, get_args
-
-import numpy as np
 
 from schemas.base import Count, Frozen, Name, Rate
 from schemas.problems import Answer, Problem, Running, Stock
 from solver.kept import Kept
 from solver.library import ARRAYS, Header, Library
-from solver.plan_reasons import node_prices, nodes_used
+from solver.plan_reasons import nodes_used
 
 Solve = Callable[[Problem, Library], Answer]
 Templates = Literal["single nodes", "nodes of one kind"]
@@ -86,8 +85,8 @@ def explain_plan(
     """Solve the neighbours of a question.
 
     Args:
-        one_more: the configuration of which to buy one more, wherever it is sold; None takes the dearest
-            single GPU.
+        one_more: the configuration of which to buy one more, wherever it is sold; None takes
+            `dearest_gpu`.
 
     Raises:
         ValueError: nobody sells that configuration.
@@ -120,14 +119,15 @@ def merit(outcome: Outcome) -> tuple[float, float, float]:
 
 
 def dearest_gpu(problem: Problem, library: Library) -> str:
-    """The configuration of one GPU that is dearest where it is cheapest; of all if none has one GPU."""
-    nodes = [node for node in library.inputs.configurations if node.name in _sold(problem)]
-    single = [node for node in nodes if node.gpus == 1] or nodes
-    if not single:
-        return ""
-    names = [node.name for node in single]
-    cheapest = np.min(list(node_prices(problem, names).values()), axis=0)
-    return names[int(np.where(np.isfinite(cheapest), cheapest, -np.inf).argmax())]
+    """The smallest node that is sold of the kind of GPU that costs most; empty if nothing is sold."""
+    known = {node.name: node for node in library.inputs.configurations}
+    kinds: dict[str, list[tuple[int, str]]] = {}
+    usd: dict[str, float] = {}
+    for stock in problem.stocks:
+        if (node := known.get(stock.configuration)) is not None:
+            kinds.setdefault(node.gpu, []).append((node.gpus, node.name))
+            usd[node.gpu] = min(usd.get(node.gpu, math.inf), stock.usd_per_hour / node.gpus)
+    return min(kinds[max(usd, key=lambda gpu: (usd[gpu], gpu))])[1] if usd else ""
 
 
 def alike(library: Library, templates: Templates) -> Library:

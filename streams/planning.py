@@ -90,17 +90,24 @@ def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
 
 
 def sliced_of(setup: Setup) -> tuple[Sliced, ...]:
-    """GPU kinds of which templates may use parts of what is sold; none in paper mode, where each
-    configuration is its own node."""
-    bought = {node.name for node in sold(setup.catalog, setup.regions)}
+    """GPU kinds of which templates may use parts of what is sold: those that some region sells in some sizes
+    only. None in paper mode, where each configuration is its own node."""
+    if setup.catalog.paper:
+        return ()
     kinds: dict[str, dict[str, int]] = {}
     for node in setup.scope.configurations:
         kinds.setdefault(node.gpu, {})[node.name] = node.gpus
+    by_region = [{node.name for node in sold(setup.catalog, (region,))} for region in regions_of(setup)]
     return tuple(
         Sliced(gpu=gpu, gpus=sizes)
         for gpu, sizes in sorted(kinds.items())
-        if not setup.catalog.paper and sizes.keys() - bought
+        if any(sizes.keys() & here and sizes.keys() - here for here in by_region)
     )
+
+
+def regions_of(setup: Setup) -> tuple[str, ...]:
+    """Where its nodes are bought, as cloud/region."""
+    return setup.regions or tuple(sorted({f"{p.cloud}/{p.region}" for p in setup.catalog.prices}))
 
 
 # ------------------------------------------------------------------------------------------- what was given
@@ -123,9 +130,8 @@ def _from_the_set_up(setup: Setup, library: Library, given: Given) -> Problem:
 
 
 def _known(setup: Setup) -> Known:
-    regions = setup.regions or tuple(sorted({f"{p.cloud}/{p.region}" for p in setup.catalog.prices}))
     names = [node.name for node in setup.scope.configurations]
-    return Known(setup.scope.levels, setup.scope.phases, names, regions)
+    return Known(setup.scope.levels, setup.scope.phases, names, regions_of(setup))
 
 
 def _policy(setup: Setup, path: Path | None, known: Known) -> AllocationPolicy:

@@ -21,7 +21,7 @@ def explain_plan(
     ] = None,
     one_more: Annotated[
         str | None,
-        typer.Option(help="A configuration, such as 1xH100; default: the dearest single GPU."),
+        typer.Option(help="A configuration, such as 1xH100; default: the dearest GPU, as it is sold."),
     ] = None,
     setup: planning.SetupName = "core",
     demand: planning.Demand = None,

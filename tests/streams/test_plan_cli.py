@@ -219,6 +219,36 @@ def test_a_set_up_of_ones_own_has_to_say_demand_and_stock(folder: Path) -> None:
     assert found["problem"]["policy"]["half_rule"] == ["interactive"]  # robust unless it is the paper's
 
 
+def test_what_runs_is_kept_in_mind_when_the_library_no_longer_has_it(plan: Path) -> None:
+    found = told("plan", "--setup", "core", "--n-max", "1", "--running", str(plan))
+    mixed = {row["template"] for row in json.loads(plan.read_text())["instances"] if "+" in row["nodes"]}
+    assert mixed & {row["template"] for row in found["instances"]}
+    assert found["penalty_usd_per_hour"] < json.loads(plan.read_text())["penalty_usd_per_hour"]
+
+
+def test_part_of_a_node_that_is_sold_may_be_used(folder: Path) -> None:
+    setup = written(
+        folder,
+        "parts.yaml",
+        "catalog: shipped\nserve: {phi-4-14b: [interactive]}\nconfigurations: [8xH100]\n"
+        "phases: [prefill, decode, both]\nruntime: coral\nn_max: 1\n",
+    )
+    demand = written(folder, "few.yaml", f"demand: [{{model: {PHI}, requests_per_s: 2}}]")
+    stock = written(
+        folder, "h100.yaml", f"availability: [{{region: {EAST}, configuration: 8xH100, nodes: 2}}]"
+    )
+    files = ("--setup", setup, "--demand", demand, "--availability", stock)
+    found = told("plan", *files)
+    assert {row["nodes"] for row in found["instances"]} == {"1xH100"}
+    (bought,) = found["answer"]["nodes"]
+    assert (bought["configuration"], bought["count"]) == ("8xH100", 1)
+    assert found["bill_usd_per_hour"] == pytest.approx(bought["usd_per_hour"])
+    (apart,) = found["problem"]["policy"]["disaggregation"]  # the solver may serve part of it in pairs
+    assert apart["prefill_tokens_per_s"] > apart["decode_tokens_per_s"] > 0
+    assert "8xH100" in coral("plan", *files).stdout
+    assert {m["configuration"] for m in told("explain", "plan", *files)["one_more"]} == {"8xH100"}
+
+
 # --------------------------------------------------------------------------------- its neighbours, and others
 
 
