@@ -157,7 +157,10 @@ def _offered(
 
 def _served(problem: Problem, offered: Sequence[Site], runs: Sequence[Runs]) -> list[Site]:
     """Without services that no pool has the nodes for: what they lack must not hide what others lack."""
-    served = {site.asked.service.key for site in offered if _could_run(problem, site, runs)}
+    served: set[str] = set()
+    for site in offered:
+        if site.asked.service.key not in served and _could_run(problem, site, runs):
+            served.add(site.asked.service.key)
     kept = [site for site in offered if site.asked.service.key in served]
     families = {f: i for i, f in enumerate(sorted({site.family for site in kept}))}
     return [site._replace(family=families[site.family]) for site in kept]
@@ -170,7 +173,7 @@ def _could_run(problem: Problem, site: Site, runs: Sequence[Runs]) -> bool:
     return any(limit is None or limit[row] > 0 or row in running for row in fitting(site))
 
 
-def fitting(site: Site, chunk: int = 4096) -> Iterator[int]:
+def fitting(site: Site, chunk: int = 1024) -> Iterator[int]:
     """The rows of which the stock holds an instance."""
     room = Room(site.place)
     alone = np.array([room.most({c: 1}) for c in range(len(site.place.names))] + [FREE])

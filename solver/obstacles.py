@@ -50,7 +50,13 @@ def _short(question: Question, solved: Solved, keys: set[str]) -> set[str]:
         most |= {c: max(count, most.get(c, 0)) for c, count in kind.most.items()}
     if not rooms:  # no pool at all
         return {question.shelves.configurations[c] for c in most}
-    return {name for room in rooms.values() for name in room.short(most)}
+    short = {name for room in rooms.values() for name in room.short(most)}
+    dear = {
+        name for name, price in zip(question.program.rows.name, solved.row_price, strict=True) if price > 0
+    }
+    # With many templates nearly everything is too small for one of them: what costs something tells more.
+    told = {name for name in short if any(row.startswith(f"stock of {name} in ") for row in dear)}
+    return told or short
 
 
 def _refusals(question: Question, keys: set[str]) -> Iterator[str]:

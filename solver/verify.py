@@ -40,8 +40,8 @@ def _identity(problem: Problem, answer: Answer) -> Iterator[Violation]:
 
 
 def _pools(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """Every node of a template can be had in the template's one pool, and is not excluded. Where slices lie is
-    `_slices`' matter."""
+    """Every node of a template can be had in the template's one pool, and is not excluded; where slices lie
+    is checked by `_slices`."""
     offered = {(s.pool, s.configuration) for s in problem.stocks}
     for chosen in answer.chosen:
         for name in chosen.template.uses():

@@ -97,8 +97,21 @@ class Toolbox:
         """East has refused a model on a configuration."""
         return Unfit(model=model, pool=EAST, configuration=configuration, reason="unknown_model", tries=tries)
 
-    def stock(self, configuration: str, nodes: int, usd: float, pool: Pool = EAST) -> Stock:
-        return Stock(pool=pool, configuration=configuration, nodes=nodes, usd_per_hour=usd)
+    def stock(
+        self,
+        configuration: str,
+        nodes: int,
+        usd: float,
+        pool: Pool = EAST,
+        interruptions_per_hour: float = 0.0,
+    ) -> Stock:
+        return Stock(
+            pool=pool,
+            configuration=configuration,
+            nodes=nodes,
+            usd_per_hour=usd,
+            interruptions_per_hour=interruptions_per_hour,
+        )
 
     def running(self, rated: Rated, count: int, pool: Pool = EAST, pinned: int = 0) -> Running:
         return Running(template=rated.template, rating=rated.rating, pool=pool, count=count, pinned=pinned)

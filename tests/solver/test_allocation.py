@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from schemas.problems import Problem, Service
+from schemas.problems import Problem, Service, ServiceDemand, Stock
 from solver import allocation
 from solver.allocation import NoAnswerError, solve
 from solver.candidates import Refused, Templates
@@ -218,6 +219,38 @@ def test_nodes_that_do_not_count_since_they_refuse_are_named(box: Any) -> None:
     assert [u.binding for u in solve(problem, library).unmet] == ["stock of a; refused: port_taken"]
 
 
+BAD_STOCK = {
+    "a price of 0": {"usd_per_hour": 0.0},
+    "a price below 0": {"usd_per_hour": -1.0},
+    "a price that is none": {"usd_per_hour": float("nan")},
+    "a price without end": {"usd_per_hour": float("inf")},
+    "less than nothing": {"nodes": -1},
+}
+
+
+@pytest.mark.parametrize("fault", BAD_STOCK)
+def test_stock_that_cannot_be_is_a_typed_error(box: Any, fault: str) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    good = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
+    stock = good.stocks[0].model_copy(update=BAD_STOCK[fault])
+    with pytest.raises(ProblemError, match=r"stocks: .*a in c/east.*expected"):
+        solve(good.model_copy(update={"stocks": (stock,)}), library)
+    with pytest.raises(ValidationError):
+        Stock.model_validate(stock.model_dump())
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+def test_demand_that_cannot_be_is_a_typed_error(box: Any, rate: float) -> None:
+    """ai-dynamo/dynamo#6985, #3131."""
+    library = box.library(box.rated(["a"], 1.0))
+    good = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
+    demand = good.demands[0].model_copy(update={"rate": rate})
+    with pytest.raises(ProblemError, match=r"demands: m/interactive/both has .*expected"):
+        solve(good.model_copy(update={"demands": (demand,)}), library)
+    with pytest.raises(ValidationError):
+        ServiceDemand.model_validate(demand.model_dump())
+
+
 def test_contradictions_are_typed_errors(box: Any) -> None:
     library = box.library(box.rated(["a"], 1.0))
     good = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
@@ -226,9 +259,40 @@ def test_contradictions_are_typed_errors(box: Any) -> None:
         ({"stocks": good.stocks * 2}, "stocks"),
         ({"demands": good.demands * 2}, "demands"),
         ({"startup_ratio": {"m": -0.1}}, "startup_ratio"),
+        ({"startup_ratio": {"m": float("nan")}}, "startup_ratio"),
     ):
         with pytest.raises(ProblemError, match=match):
             solve(good.model_copy(update=changed), library)
+
+
+def test_stock_that_no_template_knows_is_told_and_left_out(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    problem = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0), box.stock("z", 9, 0.1)])
+    answer = solve(problem, library)
+    assert answer.ignored == ("stock of z in c/east/*/on-demand: in no template",)
+    assert [c.template.nodes for c in answer.chosen] == [("a",)]
+
+
+def test_an_empty_library_and_no_region_at_all_are_answers(box: Any) -> None:
+    empty = box.library()
+    answer = solve(box.problem(empty, {"m": 1.0}, [box.stock("a", 1, 1.0)]), empty)
+    assert (answer.chosen, answer.unmet[0].share, answer.gap) == ((), 1, 0)
+    assert answer.unmet[0].binding == "the library was not built for this service"
+    one = box.library(box.rated(["a"], 1.0))
+    nowhere = solve(box.problem(one, {"m": 1.0}, [], running=[box.running(box.rated(["a"], 1.0), 1)]), one)
+    assert (nowhere.chosen, nowhere.unmet[0].binding) == ((), "stock of a")
+    assert nowhere.status == "optimal"
+
+
+def test_what_has_no_node_does_not_hide_what_others_lack(box: Any) -> None:
+    """A service that cannot be served at all would be the worst whatever the others get."""
+    rated = [box.rated(["a"], 1.0, "m"), box.rated(["a"], 1.0, "n"), box.rated(["z"], 1.0, "o")]
+    library = box.library(*sorted(rated, key=lambda r: r.template.id))
+    problem = box.problem(library, {"m": 4.0, "n": 4.0, "o": 1.0}, [box.stock("a", 4, 1.0)])
+    answer = solve(problem, library)
+    assert verify(problem, answer) == ()
+    assert {u.service.model: round(u.share, 6) for u in answer.unmet} == {"m": 0.5, "n": 0.5, "o": 1.0}
+    assert [step.minimised for step in answer.steps] == ["worst", "total", "cost"]
 
 
 def test_methods_are_found_by_name() -> None:

@@ -101,7 +101,7 @@ def test_a_mix_must_pay_for_being_complex(box: Toolbox) -> None:
 
 
 def test_the_risk_of_spot_is_priced_in(box: Toolbox) -> None:
-    spot = box.stock("a", 9, 0.9, WEST).model_copy(update={"interruptions_per_hour": 0.1})
+    spot = box.stock("a", 9, 0.9, WEST, interruptions_per_hour=0.1)
     case = Case(box, [box.rated(["a"], 1.0)], [box.stock("a", 9, 1.0), spot], {"m": 1.0})
     off = case.answer()
     assert plan(off) == [("a", "west", 1)]
