@@ -92,7 +92,8 @@ class AllocationPolicy(Frozen):
     minimum_saving: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """What runs is kept where it serves as well, unless the new plan saves this share of its cost."""
     breach_usd_per_hour: Positive = 1000.0
-    """Price of each replica, or region, that is missing. Price; not in the bill."""
+    """Price of each replica, or region, that is missing: well above any instance's. Price; not in the bill,
+    but in the cost that a gap is relative to."""
 
     @model_validator(mode="after")
     def _said_once(self) -> Self:

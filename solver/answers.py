@@ -23,7 +23,7 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> An
     bill, penalty, added = _costs(question, solved)
     total = bill + penalty + added
     proven = bool(solved.proofs) and solved.proofs[-1].step == "cost"
-    bound = min(total, max(0.0, solved.bound)) if proven else 0.0
+    bound = min(total, max(0.0, solved.bound) + _paid_anyway(question)) if proven else 0.0
     gap = (total - bound) / total if total > 0 else 0.0
     steps = tuple(Step(minimised=p.step, value=p.value, bound=p.bound, gap=p.gap) for p in solved.proofs)
     left = max((s.gap for s in steps if s.minimised != "cost"), default=0.0)
@@ -56,7 +56,7 @@ def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:
     """The bill, what starting costs, and what policies add; USD per hour."""
     problem, program = question.problem, question.program
     running = {(s.block, s.row): s.running for s in program.specials}
-    bill, penalty, added = 0.0, 0.0, 0.0
+    bill, penalty, added = 0.0, 0.0, _paid_anyway(question)
     for b, row, count in solved.counts:
         block, site = program.blocks[b], question.sites[b]
         for c, nodes in question.uses(b, row).items():
@@ -74,6 +74,12 @@ def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:
         elif k in question.missing:
             added += value * usd
     return bill, penalty, added
+
+
+def _paid_anyway(question: Question) -> float:
+    """Price of floors that no plan could keep, so that the program leaves them out."""
+    missing = sum(b.asked - b.got for b in question.breaches if b.policy != "pinned")
+    return missing * question.problem.policy.breach_usd_per_hour
 
 
 def _chosen(question: Question, solved: Solved) -> Iterator[Chosen]:

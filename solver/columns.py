@@ -47,7 +47,7 @@ class Question:
     missing: Mapping[int, Missing]
     """Extra -> the policy that it is short of."""
     breaches: tuple[Breach, ...]
-    """Pinned instances that there is no stock for."""
+    """Pinned instances that there is no stock for, and floors of services that the program leaves out."""
     limits: tuple[int, ...]
     """Rows of policies that keep columns out: ceilings, shares, the budget."""
     ignored: tuple[str, ...]
@@ -98,7 +98,7 @@ def make_question(problem: Problem, library: Templates) -> Question:
         apart=draft.apart,
         missing=draft.missing,
         limits=tuple(draft.limits),
-        breaches=breaches,
+        breaches=(*breaches, *_hopeless(problem, asked, draft)),
         ignored=tuple(_ignored(problem, shelves)),
     )
 
@@ -263,6 +263,18 @@ def define_stock(draft: Draft, problem: Problem, place: Place) -> Iterator[Draw]
 
 def _stock_row(draft: Draft, stock: Stock) -> int:
     return draft.row(f"stock of {stock.configuration} in {stock.pool.key}", float(stock.nodes))
+
+
+def _hopeless(problem: Problem, asked: Mapping[str, Asked], draft: Draft) -> Iterator[Breach]:
+    """Floors of services that no pool has the nodes for."""
+    lost = [a for key, a in asked.items() if key not in draft.services and (a.need > 0 or a.rate == 0)]
+    for service in (a.service for a in lost):
+        regions = problem.policy.regions_at_least.get(service.model, 0)
+        floors = [r.at_least for r in problem.policy.replicas if r.model == service.model]
+        if floors and floors[0]:
+            yield Breach(policy="replicas", subject=service.key, asked=floors[0], got=0)
+        if regions:
+            yield Breach(policy="regions_at_least", subject=service.key, asked=regions, got=0)
 
 
 def _ignored(problem: Problem, shelves: Shelves) -> Iterator[str]:

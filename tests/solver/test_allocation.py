@@ -1,47 +1,21 @@
 """The allocation against brute force, and its answers where there is not enough."""
 
-import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from schemas.problems import Problem, Service, ServiceDemand, Stock
+from schemas.problems import Service, ServiceDemand, Stock
 from solver import allocation
 from solver.allocation import NoAnswerError, solve
-from solver.candidates import Refused, Templates
+from solver.candidates import Refused
 from solver.columns import ProblemError, make_question
 from solver.methods import METHODS, method
 from solver.partials import nothing
 from solver.verify import verify
 from tests.solver.brute import brute_force, measured
-
-
-def random_case(seed: int, box: Any) -> tuple[Problem, Templates]:
-    """Two models, up to two templates each, two pools; stock of up to two nodes; some running or refused."""
-    rng = random.Random(seed)
-    names = ["a", "b"]
-    combinations = [("a",), ("b",), ("a", "a"), ("a", "b"), ("b", "b")]
-    rated = [
-        box.rated(combination, round(rng.uniform(0.5, 4), 2) * len(combination), model)
-        for model in ("m", "n")
-        for combination in rng.sample(combinations, rng.randint(1, 2))
-    ]
-    library = box.library(*sorted(rated, key=lambda r: r.template.id))
-    stocks = [
-        box.stock(name, rng.randint(0, 2), round(rng.uniform(0.5, 5), 2), pool)
-        for pool in (box.east, box.west)
-        for name in names
-    ]
-    running = [box.running(r, rng.randint(1, 2), rng.choice((box.east, box.west))) for r in rated[::2]]
-    demands = {model: round(rng.uniform(0.5, 8), 2) for model in ("m", "n")}
-    ratio = {"m": 0.3, "n": rng.choice((0.0, 0.5))}
-    unfit = [box.unfit(rng.choice(names), rng.choice("mn"), rng.randint(0, 1))] if seed % 2 else []
-    return (
-        box.problem(library, demands, stocks, running=running, ratio=ratio, unfit=unfit),
-        library,
-    )
+from tests.solver.cases import random_case
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,5 +1,6 @@
 """Each policy on a case small enough to reckon by hand: it changes the answer, and the check misses it."""
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +11,8 @@ from solver.allocation import solve
 from solver.asked import ProblemError
 from solver.candidates import Rated
 from solver.verify import verify
+from tests.solver.brute import brute_force, measured
+from tests.solver.cases import random_case
 from tests.solver.conftest import EAST, WEST, MadeUp, Toolbox
 
 RESERVED = Pool(cloud="c", region="east", market="reserved")
@@ -286,6 +289,37 @@ def test_a_pair_lies_in_one_region_and_has_one_variant(box: Toolbox) -> None:
         there = [*stocks, box.stock("d", 9, 2.0, pool)]
         case = Case(box, [prefill, matching, aggregated], there, {"m": 10.0})
         assert plan(case.answer(**policy)) == expected
+
+
+def random_policy(rng: random.Random) -> AllocationPolicy:
+    """Each policy in every other case."""
+    fields: dict[str, object] = {
+        "weights": {"m": rng.choice((0.5, 3.0))},
+        "scarcity": "most-met",
+        "half_rule": ("interactive",),
+        "failures_per_node_hour": 0.05,
+        "surcharge_per_step": rng.choice((0.02, 0.2)),
+        "interruption_hours": 2.0,
+        "replicas": (Replicas(model="m", at_least=rng.randint(0, 2), at_most=rng.randint(2, 3)),),
+        "regions_at_least": {"n": 2},
+        "spot_share": {"*": rng.choice((0.0, 0.4, 0.7))},
+        "budget_usd_per_hour": rng.uniform(2, 12),
+    }
+    picked = {name: value for name, value in fields.items() if rng.random() < 0.5}
+    return AllocationPolicy(recovery_s={"m": 3600.0, "n": 7200.0}, **picked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_policies_together_equal_brute_force(box: Toolbox, seed: int) -> None:
+    problem, library = random_case(seed, box)
+    stocks = [s.model_copy(update={"interruptions_per_hour": 0.1}) for s in problem.stocks]
+    policy = random_policy(random.Random(seed))
+    problem = problem.model_copy(update={"policy": policy, "stocks": tuple(stocks)})
+    answer = solve(problem, library)
+    assert verify(problem, answer) == ()
+    best = brute_force(problem, library)
+    assert measured(problem, library, answer) == pytest.approx(best, abs=1e-4, rel=1e-6)
+    assert answer.bound_usd_per_hour <= answer.value + 1e-6
 
 
 @pytest.mark.parametrize(
