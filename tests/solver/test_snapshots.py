@@ -14,9 +14,9 @@ from solver.library import Library
 from solver.methods import METHODS
 from solver.setups import Setup, paper_setup
 from solver.snapshots import (
-    FULL,
     MOVED,
     SCALES,
+    WHOLE,
     demands_of,
     factor,
     later,
@@ -76,11 +76,11 @@ def test_scales_are_multiples_of_the_least_that_could_do(core: Setup, library: L
     for scale in SCALES:
         problems = [snapshot(core, library, TRACE, seed, scale) for seed in range(6)]
         worth[scale] = sum(s.nodes * s.usd_per_hour for problem in problems for s in problem.stocks)
-    assert worth["full"] > worth["x0.3"] > worth["scarce"] > worth["x0.15"] > 0
+    assert worth["full"] > worth["x0.3"] > worth["x0.15"] > 0
     assert worth["x0.3"] / worth["full"] == pytest.approx(0.3, abs=0.1)
-    assert factor("core", "scarce") == 1.25
-    assert factor("extended", "x0.15") == pytest.approx(0.15 * FULL)
-    with pytest.raises(ValueError, match="'scarce' is known for core, extended only"):
+    assert factor("core", "scarce") / WHOLE["core"] == pytest.approx(1.25)
+    assert factor("extended", "x0.15") / factor("extended", "full") == pytest.approx(0.15)
+    with pytest.raises(ValueError, match="setup: 'mine', expected one of core, extended"):
         factor("mine", "scarce")
 
 
