@@ -132,6 +132,7 @@ def _find(shelves: Shelves, service: str, run: Running) -> tuple[Kind, int] | No
     for kind in shelves.of(service):
         row = kind.find(run.template.id, nodes) if kind.variant == run.template.variant else None
         if row is not None:
+            kind.know(row, Rated(template=run.template, rating=run.rating))
             return kind, row
     return None
 

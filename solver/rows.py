@@ -150,14 +150,17 @@ def _latency(roofline: Roofline, shares: Sequence[_Share], depth: int) -> Latenc
     )
     batches = tuple(2**k for k in range(int(np.ceil(np.log2(most))) + 1))
     sequences = np.array(batches) / depth
-    alike = {(s.slot, s.layers, w / s.replicas) for s, w in zip(shares, weights, strict=True)}
-    parts = [
-        roofline.decode_s(slot, float(layers), np.maximum(1.0, sequences * w)) for slot, layers, w in alike
-    ]
+    alike: dict[Slot, set[tuple[float, float]]] = {}
+    for s, w in zip(shares, weights, strict=True):
+        alike.setdefault(s.slot, set()).add((float(s.layers), w / s.replicas))
+    parts = []
+    for slot, found in alike.items():
+        layers, w = np.array(sorted(found)).T[..., None]
+        parts.append(np.max(roofline.decode_s(slot, layers, np.maximum(1.0, sequences * w)), axis=0))
     step_ms = 1000 * depth * np.max(parts, axis=0)
 
     prompt_s = sum(
-        w * float(roofline.prefill_s(s.slot, float(s.layers))) for s, w in zip(shares, weights, strict=True)
+        w * float(roofline.prompt_s(s.slot, float(s.layers))) for s, w in zip(shares, weights, strict=True)
     )
     loaded = max(float(roofline.weight_bytes(s.slot, float(s.layers))) * s.replicas for s in shares)
     return LatencyTable(

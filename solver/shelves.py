@@ -13,8 +13,10 @@ import numpy as np
 
 from schemas.problems import Service
 from solver.candidates import Candidate, Rated, Templates
+from solver.chains import workload_digest
 from solver.library import Library, Shelf
 from solver.program import Bytes, Floats, Ints
+from solver.roofline import ENGINE
 from solver.rows import identity_of
 
 
@@ -47,10 +49,19 @@ class Kind:
     @cached_property
     def most(self) -> dict[int, int]:
         """Configuration -> the most nodes of it that one template has."""
-        found = {}
-        for c in np.unique(self.nodes[self.nodes >= 0]).tolist():
-            found[c] = int((self.nodes == c).sum(axis=1).max())
-        return found
+        most, run = np.zeros(128, np.int64), np.ones(len(self), np.int64)
+        for k in range(self.nodes.shape[1]):
+            node = self.nodes[:, k]
+            run = np.where(node == self.nodes[:, k - 1], run + 1, 1) if k else run
+            np.maximum.at(most, node[node >= 0], run[node >= 0])
+        return {c: int(most[c]) for c in np.flatnonzero(most).tolist()}
+
+    @cached_property
+    def _packed(self) -> Ints:
+        """[n, eighths]: the combination, eight nodes a number, to look for it."""
+        wide = np.full((len(self), 8 * -(-self.nodes.shape[1] // 8)), -1, np.int8)
+        wide[:, : self.nodes.shape[1]] = self.nodes
+        return wide.view(np.int64)
 
     def uses(self, row: int) -> dict[int, int]:
         """Configuration -> nodes of it that a row's template takes."""
@@ -63,17 +74,30 @@ class Kind:
             self._made[row] = self.source[row].rated
         return self._made[row]
 
+    def know(self, row: int, rated: Rated) -> None:
+        """Take a running template for the row's own, if the library rates it as it was rated: it need not
+        be made."""
+        if isinstance(self.source, Shelf) and row not in self._made:
+            workload = workload_digest(self.source.inputs.roofline.level.workload)
+            rating = rated.rating
+            if (rating.throughput, rating.workload, rating.engine) == (
+                self.throughput[row],
+                workload,
+                ENGINE,
+            ):
+                self._made[row] = rated
+
     def find(self, template: str, nodes: Sequence[int]) -> int | None:
         """The row of a template, of which the nodes are known.
 
         Raises:
             LibraryError: the library was opened without figures.
         """
-        wanted = np.full(self.nodes.shape[1], -1)
-        if len(nodes) > len(wanted):
+        if len(nodes) > self.nodes.shape[1]:
             return None
+        wanted = np.full(8 * self._packed.shape[1], -1, np.int8)
         wanted[: len(nodes)] = sorted(nodes)
-        alike = np.flatnonzero((self.nodes == wanted).all(axis=1)).tolist()
+        alike = np.flatnonzero((self._packed == wanted.view(np.int64)).all(axis=1)).tolist()
         return next((row for row in alike if self._id(row) == template), None)
 
     def _id(self, row: int) -> str:
