@@ -139,7 +139,7 @@ def _why(
     gone = sorted(name for name, count in counts.items() if left[best.pool, name] < count)
     if gone:
         return f"{running}{what} in {short(best.pool)} is best: no {', '.join(gone)} left"
-    return f"{running}covers what is left for less than the best, {what} in {short(best.pool)}"
+    return f"{running}fits what is left to cover better than {what} in {short(best.pool)}"
 
 
 def _key(what: Chosen | Running) -> tuple[str, str]:

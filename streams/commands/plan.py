@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streams.commands import shared
+from streams.commands.templates import asked_setup
 
 if TYPE_CHECKING:
     from schemas.settings import Settings
@@ -133,20 +134,11 @@ def prepared(
     Raises:
         OSError, ValueError: a file cannot be read, limits cannot be, or the library is not the set-up's.
     """
-    from dataclasses import replace
-
     from solver.building import inputs_of
     from solver.library_file import load_library
-    from streams.libraries import figures_for, runtime_of, setup_of
     from streams.library_cache import cached_library
 
-    if n_max is not None and n_max < 0:
-        raise ValueError(f"--n-max: {n_max}, expected at least 1")
-    if rho is not None and not 0 < rho < float("inf"):
-        raise ValueError(f"--rho: {rho}, expected a finite number of at least 1")
-    found = setup_of(settings, setup)
-    asked = replace(found, scope=found.scope.with_limits(runtime_of(runtime), n_max, rho))
-    figures = figures_for(settings, asked.catalog)
+    asked, figures = asked_setup(settings, setup, runtime, n_max, rho)
     if library is not None:
         return asked, load_library(library, figures, inputs_of(figures, asked.scope))
     return asked, cached_library(figures, asked.scope, shared.state_folder(settings, "libraries"))

@@ -75,7 +75,7 @@ def build(
     from streams import library_view
 
     with shared.bad_input():
-        asked, figures = _asked(context.obj, setup, runtime, n_max, rho, catalog, cores)
+        asked, figures = asked_setup(context.obj, setup, runtime, n_max, rho, catalog, cores)
         older = None if fresh else _older(out)
         with _watch() as spent, _progress() as progress:
             library = build_library(figures, asked.scope, older=older, cores=cores, progress=progress)
@@ -152,15 +152,20 @@ def diff(
 # ------------------------------------------------------------------------------------------------- inputs
 
 
-def _asked(
+def asked_setup(
     settings: "Settings",
     setup: str | None,
     runtime: str | None,
     n_max: int | None,
     rho: float | None,
-    catalog: Path | None,
-    cores: int | None,
+    catalog: Path | None = None,
+    cores: int | None = None,
 ) -> "tuple[Setup, Figures]":
+    """The set-up of that name, within these limits where they are given, and what its templates are rated by.
+
+    Raises:
+        OSError, ValueError: a file cannot be read, or limits cannot be.
+    """
     from dataclasses import replace
 
     from streams.libraries import figures_for, runtime_of, setup_of
