@@ -49,6 +49,9 @@ class Disaggregation(Frozen):
     """Of the whole demand: arrivals x mean output."""
     transfer_usd_per_hour: Rate = 0.0
     """Of the whole demand: what its KV caches cost on the network, bytes a token x tokens x price."""
+    configurations: tuple[Name, ...] = ()
+    """Those that prefill and decode instances may have, since they read each other's caches (vLLM: no CUDA
+    with ROCm); empty: any."""
 
 
 class AllocationPolicy(Frozen):

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from schemas.problems import Breach, Pool, Problem, Stock
+from schemas.problems import Breach, Pool, Problem, Service, Stock
 from solver.asked import Asked, ProblemError, Runs, asked_of, check, running_of
 from solver.candidates import Rated, Templates
 from solver.coupling import Draft, Missing, Site, define_policies
 from solver.places import Place, Room, places_of
 from solver.program import FREE, Block, Draw, Family, Floats, Ints, Program, Special, Term, pick
+from solver.shapes import Flags
 from solver.shelves import Shelves, shelves_of
 
 __all__ = ["ProblemError", "Question", "make_question"]
@@ -147,12 +148,23 @@ def _offered(
         for kind in shelves.kinds
         if kind.service.key in asked and kind.variant in allowed.get(kind.service.model, (kind.variant,))
     ]
-    return [
-        Site(f, kind, place, asked[kind.service.key])
-        for f, kind in enumerate(kinds)
-        for place in places
-        if any(place.offered[c] for c in kind.most)
-    ]
+    found = []
+    for f, kind in enumerate(kinds):
+        pairs = _may_pair(problem, kind.service, shelves.configurations)
+        for place in places:
+            offered = place.offered & pairs
+            if any(offered[c] for c in kind.most):
+                found.append(Site(f, kind, place, asked[kind.service.key], offered))
+    return found
+
+
+def _may_pair(problem: Problem, service: Service, names: Sequence[str]) -> Flags:
+    """[C]: configurations that prefill and decode instances of a pair may have; any, for other services."""
+    for pair in problem.policy.disaggregation:
+        half = (service.model, service.slo_class) == (pair.model, pair.slo_class) and service.phase != "both"
+        if half and pair.configurations:
+            return np.array([name in pair.configurations for name in names], np.bool_)
+    return np.ones(len(names), np.bool_)
 
 
 def _served(problem: Problem, offered: Sequence[Site], runs: Sequence[Runs]) -> list[Site]:
@@ -176,7 +188,7 @@ def _could_run(problem: Problem, site: Site, runs: Sequence[Runs]) -> bool:
 def fitting(site: Site, chunk: int = 1024) -> Iterator[int]:
     """The rows of which the stock holds an instance."""
     room = Room(site.place)
-    alone = np.array([room.most({c: 1}) for c in range(len(site.place.names))] + [FREE])
+    alone = np.array([room.most({c: 1}) if there else 0 for c, there in enumerate(site.offered)] + [FREE])
     for first in range(0, len(site.kind), chunk):
         nodes = site.kind.nodes[first : first + chunk].astype(np.int64)
         rows = first + np.flatnonzero((alone[nodes] > 0).all(axis=1))
@@ -193,7 +205,7 @@ def _block(problem: Problem, site: Site, draws: tuple[Draw, ...], terms: Sequenc
         pool=place.pool.key,
         price=np.where(shared, 0.0, bill),
         start=bill * problem.startup_ratio.get(site.asked.service.model, 0.0),
-        offered=place.offered,
+        offered=site.offered,
         draws=draws,
         terms=tuple(terms),
         surcharge=_surcharge(problem, site, bill),
@@ -294,7 +306,7 @@ def _specials(problem: Problem, runs: Sequence[Runs], pins: Pins, sites: Sequenc
     for run in runs:
         for pool, running in run.running.items():
             b = blocks.get((run.kind, pool))
-            if b is not None and all(sites[b].place.offered[c] for c in run.kind.uses(run.row)):
+            if b is not None and all(sites[b].offered[c] for c in run.kind.uses(run.row)):
                 limit = _limit(problem, sites[b])
                 most = FREE if limit is None else min(FREE, running + int(limit[run.row]))
                 found.append(Special(b, run.row, running, pins.get((b, run.row), 0), most))
@@ -310,7 +322,7 @@ def _pins(runs: Sequence[Runs], sites: Sequence[Site]) -> tuple[Pins, tuple[Brea
     for run in runs:
         for pool, asked in sorted(run.pinned.items()):
             b, got = blocks.get((run.kind, pool)), 0
-            if b is not None:
+            if b is not None and all(sites[b].offered[c] for c in run.kind.uses(run.row)):
                 room = rooms.setdefault(pool, Room(sites[b].place))
                 got = room.take(run.kind.uses(run.row), asked)
                 pins[b, run.row] = got

@@ -15,6 +15,7 @@ from schemas.problems import Stock
 from solver.asked import Asked
 from solver.places import Place
 from solver.program import Extras, Rows, Term
+from solver.shapes import Flags
 from solver.shelves import Kind
 
 
@@ -25,6 +26,8 @@ class Site(NamedTuple):
     kind: Kind
     place: Place
     asked: Asked
+    offered: Flags
+    """[C]: configurations that its templates may have there."""
 
 
 class Missing(NamedTuple):

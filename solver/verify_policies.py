@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from schemas.allocation import Disaggregation
 from schemas.problems import Answer, Chosen, Problem, Service
 from solver.verify_parts import (
     MONEY,
@@ -90,6 +91,10 @@ def _apart(problem: Problem, answer: Answer) -> Iterator[Violation]:
         place = apart.region, apart.variant
         there = [c for c in answer.chosen if (_region(c), c.template.variant) == place]
         part = answer.model_copy(update={"chosen": tuple(there)})
+        names = {name for c in answer.chosen if _is_half(c, pair) for name in c.template.nodes}
+        if pair.configurations and not names <= set(pair.configurations):
+            odd = sorted(names - set(pair.configurations))
+            yield Violation("apart", f"{apart.service.key}: pairs on {odd}, which do not pair")
         for phase, rate in (("prefill", pair.prefill_tokens_per_s), ("decode", pair.decode_tokens_per_s)):
             service = apart.service.model_copy(update={"phase": phase})
             share = covered(problem, part, service, rate)
@@ -131,6 +136,11 @@ def _rates(problem: Problem) -> dict[Service, float]:
             found[whole.model_copy(update={"phase": "prefill"})] = pair.prefill_tokens_per_s
             found[whole.model_copy(update={"phase": "decode"})] = pair.decode_tokens_per_s
     return found
+
+
+def _is_half(chosen: Chosen, pair: Disaggregation) -> bool:
+    service = chosen.service
+    return (service.model, service.slo_class) == (pair.model, pair.slo_class) and service.phase != "both"
 
 
 def _services(problem: Problem, model: str) -> list[Service]:

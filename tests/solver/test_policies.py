@@ -322,6 +322,23 @@ def test_policies_together_equal_brute_force(box: Toolbox, seed: int) -> None:
     assert answer.bound_usd_per_hour <= answer.value + 1e-6
 
 
+def test_only_nodes_that_read_each_others_caches_are_paired(box: Toolbox) -> None:
+    """vLLM: no mix of CUDA and ROCm (vllm.md)."""
+    rated = [
+        box.rated(["a"], 10.0),
+        box.rated(["b"], 100.0, phase="prefill"),
+        box.rated(["c"], 50.0, phase="decode"),
+        box.rated(["d"], 50.0, phase="decode"),
+    ]
+    stocks = [box.stock("a", 9, 9.0), box.stock("b", 9, 1.0), box.stock("c", 9, 1.0), box.stock("d", 9, 2.0)]
+    case = Case(box, rated, stocks, {"m": 10.0})
+    off = case.answer(disaggregation=(PAIR,))
+    assert plan(off) == [("b", "east", 1), ("c", "east", 1)]
+    alike = PAIR.model_copy(update={"configurations": ("b", "d")})
+    assert plan(case.answer(disaggregation=(alike,))) == [("b", "east", 1), ("d", "east", 1)]
+    assert "apart" in case.misses(off, disaggregation=(alike,))
+
+
 @pytest.mark.parametrize(
     ("policy", "match"),
     [
