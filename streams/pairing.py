@@ -29,7 +29,15 @@ def disaggregation_of(setup: Setup, lines: Sequence[DemandLine]) -> Iterator[Dis
                 transfer_usd_per_hour=requests
                 * 3600
                 * _sent_usd(setup, line.model, workload.mean_input_tokens),
+                configurations=_cuda(setup),
             )
+
+
+def _cuda(setup: Setup) -> tuple[str, ...]:
+    """NVIDIA's nodes, where there are others too: vLLM hands no cache from one maker's GPUs to another's."""
+    makers = {c.name: setup.catalog.gpu(c.gpu).compute_capability or "" for c in setup.scope.configurations}
+    cuda = tuple(name for name, capability in makers.items() if not capability.startswith("gfx"))
+    return cuda if len(cuda) < len(makers) else ()
 
 
 def _sent_usd(setup: Setup, model: str, tokens: float) -> float:
