@@ -61,7 +61,7 @@ class PlanRecord(Frozen):
 
     cost_usd_per_hour: Rate
     """What was minimised: the bill, the start of new instances, and what policies add."""
-    bound_usd_per_hour: Rate
+    bound_usd_per_hour: float
     """No plan that leaves as little demand unmet costs less."""
     gap: Rate
     seconds: Rate

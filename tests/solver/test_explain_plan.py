@@ -1,0 +1,134 @@
+"""A plan explained: reasons by what its templates give for their price, neighbours by planning again."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from schemas.catalog import PAPER_CATALOG, load_catalog
+from schemas.performance import load_efficiencies
+from schemas.problems import Answer, Pool, Problem, Service, ServiceDemand, Sliced, Stock
+from solver.allocation import solve
+from solver.building import build_library
+from solver.explain_plan import alike, dearest_gpu, explain_plan, outcome_of
+from solver.figures import Figures
+from solver.library import Library
+from solver.plan_reasons import best_per_usd, node_prices, reasons
+from solver.setups import paper_setup
+
+EAST = Pool(cloud="aws", region="east", market="on-demand")
+WEST = Pool(cloud="aws", region="west", market="on-demand")
+QWEN = Service(model="qwen3-32b", slo_class="interactive", phase="decode")
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    """Decode of one model on L40S alone, where two kinds of node together give more than apart."""
+    setup = paper_setup("core", load_catalog(PAPER_CATALOG))
+    scope = replace(
+        setup.scope.with_limits(n_max=2),
+        levels=((QWEN.model, QWEN.slo_class),),
+        phases=("decode",),
+        configurations=tuple(c for c in setup.scope.configurations if c.name in {"1xL40S", "2xL40S"}),
+    )
+    return build_library(Figures(setup.catalog, load_efficiencies(), None), scope, cores=1)
+
+
+@pytest.fixture
+def asked(library: Library) -> Callable[..., Problem]:
+    """A question by rate and stocks of (pool, configuration, nodes, price)."""
+
+    def make(rate: float, *stocks: tuple[Pool, str, int, float]) -> Problem:
+        return Problem(
+            id="p",
+            library=library.digest,
+            demands=(ServiceDemand(service=QWEN, rate=rate),),
+            stocks=tuple(
+                Stock(pool=pool, configuration=name, nodes=nodes, usd_per_hour=usd)
+                for pool, name, nodes, usd in stocks
+            ),
+        )
+
+    return make
+
+
+def test_the_best_are_said_to_be_and_others_what_kept_those_out(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    problem = asked(1000.0, (EAST, "2xL40S", 9, 5.0))
+    (best,) = reasons(problem, solve(problem, library), library)
+    assert best.of_best == pytest.approx(1)
+    assert best.why == "gives most per USD"
+    problem = asked(1000.0, (EAST, "2xL40S", 0, 5.0), (WEST, "2xL40S", 9, 10.0))
+    (second,) = reasons(problem, solve(problem, library), library)
+    assert second.of_best == pytest.approx(0.5)
+    assert second.why == "2xL40S in aws/east is best: no 2xL40S left"
+
+
+def test_the_best_per_usd_goes_by_the_problems_prices(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    cheap = asked(1.0, (EAST, "1xL40S", 1, 1.0), (WEST, "2xL40S", 1, 1.5))
+    top = best_per_usd(cheap, library)[QWEN.key]
+    assert (set(top.nodes), top.pool) == ({"2xL40S"}, WEST.key)
+    assert best_per_usd(cheap.model_copy(update={"stocks": ()}), library) == {}
+
+
+def test_part_of_a_node_costs_its_share(asked: Callable[..., Problem]) -> None:
+    problem = asked(1.0, (EAST, "2xL40S", 1, 5.0)).model_copy(
+        update={"sliced": (Sliced(gpu="L40S", gpus={"1xL40S": 1, "2xL40S": 2}),)}
+    )
+    assert node_prices(problem, ["1xL40S", "2xL40S"])[EAST.key].tolist() == [2.5, 5.0]
+    assert node_prices(asked(1.0, (EAST, "2xL40S", 1, 5.0)), ["1xL40S", "2xL40S"])[EAST.key].tolist() == [
+        np.inf,
+        5.0,
+    ]
+
+
+def test_simpler_libraries_keep_what_they_say(library: Library) -> None:
+    (whole,) = library.arrays
+    single, one_kind = (alike(library, kind).arrays[0] for kind in ("single nodes", "nodes of one kind"))
+    assert ((single.combination >= 0).sum(axis=1) == 1).all()
+    kinds = [len(set(row[row >= 0])) for row in one_kind.combination]
+    assert set(kinds) == {1}
+    assert 0 < len(single) < len(one_kind) < len(whole)
+    assert alike(library, "single nodes").digest != library.digest
+    assert alike(library, "single nodes").header.parts[0].kept == len(single)
+
+
+def test_each_neighbour_differs_in_one_thing(library: Library, asked: Callable[..., Problem]) -> None:
+    problem = asked(2000.0, (EAST, "1xL40S", 3, 2.0), (EAST, "2xL40S", 2, 5.0), (WEST, "1xL40S", 9, 3.0))
+    answer = solve(problem, library)
+    seen: list[tuple[Problem, str]] = []
+
+    def watched(question: Problem, of: Library) -> Answer:
+        seen.append((question, of.digest))
+        return solve(question, of)
+
+    found = explain_plan(problem, answer, library, watched)
+    assert found.plan == outcome_of(answer)
+    for question, digest in seen:
+        changed = [a.nodes - b.nodes for a, b in zip(question.stocks, problem.stocks, strict=True)]
+        if digest == library.digest:
+            assert sum(change != 0 for change in changed) == 1
+        else:
+            assert not any(changed)
+            assert question.library == digest
+    met = [a.outcome.usd_per_hour for a in found.alternatives if not a.outcome.total_unmet]
+    assert met == sorted(met)
+    assert all(usd >= answer.value - 1e-9 for usd in met)
+    assert {more.configuration for more in found.one_more} >= {dearest_gpu(problem, library)}
+    assert all(more.outcome.usd_per_hour <= answer.value + 1e-9 for more in found.one_more)
+    assert [simpler.templates for simpler in found.simpler] == ["single nodes", "nodes of one kind"]
+    with pytest.raises(ValueError, match="--one-more: '1xH100' is sold nowhere"):
+        explain_plan(problem, answer, library, solve, "1xH100")
+
+
+def test_with_nothing_for_sale_there_is_nothing_to_explain(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    problem = asked(10.0)
+    found = explain_plan(problem, solve(problem, library), library, solve)
+    assert (found.alternatives, found.one_more) == ((), ())
+    assert found.plan.worst_unmet == 1
