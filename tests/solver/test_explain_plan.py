@@ -56,14 +56,15 @@ def asked(library: Library) -> Callable[..., Problem]:
 def test_the_best_are_said_to_be_and_others_what_kept_those_out(
     library: Library, asked: Callable[..., Problem]
 ) -> None:
-    problem = asked(1000.0, (EAST, "2xL40S", 9, 5.0))
+    rate = best_per_usd(asked(1.0, (EAST, "2xL40S", 9, 5.0)), library)[QWEN.key].throughput
+    problem = asked(rate, (EAST, "2xL40S", 9, 5.0))
     (best,) = reasons(problem, solve(problem, library), library)
     assert best.of_best == pytest.approx(1)
     assert best.why == "gives most per USD"
-    problem = asked(1000.0, (EAST, "2xL40S", 0, 5.0), (WEST, "2xL40S", 9, 10.0))
+    problem = asked(rate, (EAST, "2xL40S", 0, 5.0), (WEST, "2xL40S", 9, 10.0))
     (second,) = reasons(problem, solve(problem, library), library)
     assert second.of_best == pytest.approx(0.5)
-    assert second.why == "2xL40S in aws/east is best: no 2xL40S left"
+    assert second.why == "2 x 2xL40S in aws/east is best: no 2xL40S left"
 
 
 def test_the_best_per_usd_goes_by_the_problems_prices(
