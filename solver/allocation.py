@@ -53,14 +53,15 @@ def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | 
 
     Raises:
         ProblemError: the problem names another library, or contradicts itself.
-        NoAnswerError: no plan keeps all limits, or the work limit was hit before one was found.
+        NoAnswerError: no plan keeps all limits, or the work limit was hit before one was found and nothing
+            runs that would do.
     """
     start = clock() if clock else 0.0
     question = make_question(problem, library)
     solved = _search(question)
-    if not solved.proofs:
-        raise NoAnswerError(f"no allocation found within {NODE_LIMIT} nodes of the search and all limits")
     kept = kept_plan(question, solved, finish)
+    if not (kept or solved).proofs:
+        raise NoAnswerError(f"no allocation found within {NODE_LIMIT} nodes of the search and all limits")
     answer = make_answer(question, kept or solved, kept=kept is not None)
     return answer.model_copy(update={"seconds": clock() - start}) if clock else answer
 

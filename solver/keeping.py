@@ -36,9 +36,16 @@ def running_plan(question: Question, finish: Finish) -> Solved | None:
 
 
 def kept_plan(question: Question, solved: Solved, finish: Finish) -> Solved | None:
-    """The running plan, proven by the search, where it serves as well and a new one would save too little."""
+    """The running plan, proven by the search, where it serves as well and a new one would save too little.
+
+    Unproven, but better than none, where the search found no plan at all.
+    """
     least = question.problem.policy.minimum_saving
-    running = running_plan(question, finish) if least and question.program.specials else None
+    if not question.program.specials or (solved.proofs and not least):
+        return None
+    running = running_plan(question, finish)
+    if not solved.proofs and running is not None:
+        return replace(running, proofs=(Proof("cost", running.value, 0.0),))
     if running is None or solved.value <= running.value * (1 - least):
         return None
     weight = question.program.weight

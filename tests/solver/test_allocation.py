@@ -10,7 +10,7 @@ from schemas.problems import Service, ServiceDemand, Stock
 from solver import allocation
 from solver.allocation import NoAnswerError, solve
 from solver.candidates import Refused
-from solver.columns import ProblemError, make_question
+from solver.columns import ProblemError
 from solver.methods import METHODS, method
 from solver.partials import nothing
 from solver.verify import verify
@@ -95,12 +95,18 @@ def test_an_impossible_slo_is_named(box: Any) -> None:
 
 
 def test_a_search_that_found_nothing_is_no_answer(box: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All zeros would pass for one, and drain whatever runs."""
-    problem, library = random_case(2, box)
-    assert make_question(problem, library).sites
+    """All zeros would pass for one, and drain whatever runs; what runs is one, as far as the stock goes."""
+    a = box.rated(["a"], 1.0)
+    library = box.library(a)
+    fresh = box.problem(library, {"m": 4.0}, [box.stock("a", 2, 1.0)])
+    beside = box.problem(library, {"m": 4.0}, [box.stock("a", 2, 1.0)], running=[box.running(a, 3)])
     monkeypatch.setattr(allocation, "solve_whole", lambda program: replace(nothing(program), proofs=()))
     with pytest.raises(NoAnswerError, match="within 5000 nodes"):
-        solve(problem, library)
+        solve(fresh, library)
+    answer = solve(beside, library)
+    assert verify(beside, answer) == ()
+    assert [c.count for c in answer.chosen] == [2]
+    assert (answer.kept, answer.status, answer.bound_usd_per_hour) == (True, "feasible", 0)
 
 
 def test_no_demand_starts_nothing(box: Any) -> None:
