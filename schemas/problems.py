@@ -356,7 +356,7 @@ class Answer(Frozen):
     """Dearest first."""
     breaches: tuple[Breach, ...] = later(())
     kept: bool = later(False)
-    """The running plan: a new one would save less than `AllocationPolicy.minimum_saving`, or none was found."""
+    """The running plan: a new one would save less than the policy's least share, or none was found."""
     ignored: tuple[str, ...] = later(())
     """Of the question: what the library knows nothing of."""
     timings: dict[str, float] = later({})

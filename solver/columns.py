@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from schemas.problems import Breach, Pool, Problem, Service, Stock
+from schemas.problems import Breach, Pool, Problem, Stock
 from solver.asked import Asked, ProblemError, Runs, asked_of, check, running_of
 from solver.candidates import Rated, Templates
-from solver.coupling import Draft, Missing, Site, define_policies
+from solver.coupling import Draft, Missing, define_policies
 from solver.places import Place, Room, places_of
-from solver.program import FREE, Block, Draw, Family, Floats, Ints, Program, Special, Term, pick
-from solver.shapes import Flags
+from solver.program import FREE, Block, Draw, Family, Floats, Program, Special, Term, pick
 from solver.shelves import Shelves, shelves_of
+from solver.sites import Site, offered_sites, served_sites, tries
 
 __all__ = ["ProblemError", "Question", "make_question"]
 
@@ -80,8 +80,8 @@ def make_question(problem: Problem, library: Templates) -> Question:
     asked = {a.service.key: a for a in asked_of(problem)}
     shelves, runs = running_of(problem, shelves_of(library), list(asked))
     places = places_of(problem, shelves.configurations)
-    offered = _offered(problem, asked, shelves, places)
-    sites = _served(problem, offered, runs)
+    offered = offered_sites(problem, asked, shelves, places)
+    sites = served_sites(problem, offered, runs)
     draft = Draft(sites, {key: s for s, key in enumerate(sorted({t.asked.service.key for t in sites}))})
     draws = {place.pool.key: tuple(define_stock(draft, problem, place)) for place in places}
     define_policies(draft, problem.policy, [asked[key] for key in draft.services])
@@ -137,64 +137,6 @@ def _program(
 # ------------------------------------------------------------------------------------------------ blocks
 
 
-def _offered(
-    problem: Problem, asked: Mapping[str, Asked], shelves: Shelves, places: Sequence[Place]
-) -> list[Site]:
-    """Kinds of wanted services and good enough variants, in every pool with nodes for any of their
-    templates."""
-    allowed = problem.policy.variants
-    kinds = [
-        kind
-        for kind in shelves.kinds
-        if kind.service.key in asked and kind.variant in allowed.get(kind.service.model, (kind.variant,))
-    ]
-    found = []
-    for f, kind in enumerate(kinds):
-        pairs = _may_pair(problem, kind.service, shelves.configurations)
-        for place in places:
-            offered = place.offered & pairs
-            if any(offered[c] for c in kind.most):
-                found.append(Site(f, kind, place, asked[kind.service.key], offered))
-    return found
-
-
-def _may_pair(problem: Problem, service: Service, names: Sequence[str]) -> Flags:
-    """[C]: configurations that prefill and decode instances of a pair may have; any, for other services."""
-    for pair in problem.policy.disaggregation:
-        half = (service.model, service.slo_class) == (pair.model, pair.slo_class) and service.phase != "both"
-        if half and pair.configurations:
-            return np.array([name in pair.configurations for name in names], np.bool_)
-    return np.ones(len(names), np.bool_)
-
-
-def _served(problem: Problem, offered: Sequence[Site], runs: Sequence[Runs]) -> list[Site]:
-    """Without services that no pool has the nodes for: what they lack must not hide what others lack."""
-    served: set[str] = set()
-    for site in offered:
-        if site.asked.service.key not in served and _could_run(problem, site, runs):
-            served.add(site.asked.service.key)
-    kept = [site for site in offered if site.asked.service.key in served]
-    families = {f: i for i, f in enumerate(sorted({site.family for site in kept}))}
-    return [site._replace(family=families[site.family]) for site in kept]
-
-
-def _could_run(problem: Problem, site: Site, runs: Sequence[Runs]) -> bool:
-    """Whether there may be one instance of any template."""
-    limit = _limit(problem, site)
-    running = {r.row for r in runs if r.kind is site.kind and r.running.get(site.place.pool.key)}
-    return any(limit is None or limit[row] > 0 or row in running for row in fitting(site))
-
-
-def fitting(site: Site, chunk: int = 1024) -> Iterator[int]:
-    """The rows of which the stock holds an instance."""
-    room = Room(site.place)
-    alone = np.array([room.most({c: 1}) if there else 0 for c, there in enumerate(site.offered)] + [FREE])
-    for first in range(0, len(site.kind), chunk):
-        nodes = site.kind.nodes[first : first + chunk].astype(np.int64)
-        rows = first + np.flatnonzero((alone[nodes] > 0).all(axis=1))
-        yield from (row for row in rows.tolist() if room.most(site.kind.uses(row)))
-
-
 def _block(problem: Problem, site: Site, draws: tuple[Draw, ...], terms: Sequence[Term]) -> Block:
     """Templates of one kind in one place; a shared node's price is on the node, not on its slices."""
     place = site.place
@@ -209,7 +151,7 @@ def _block(problem: Problem, site: Site, draws: tuple[Draw, ...], terms: Sequenc
         draws=draws,
         terms=tuple(terms),
         surcharge=_surcharge(problem, site, bill),
-        limit=_limit(problem, site),
+        limit=tries(problem, site),
     )
 
 
@@ -226,19 +168,6 @@ def _surcharge(problem: Problem, site: Site, bill: Floats) -> Floats | None:
     if risk.any():
         found += np.append(risk, 0.0)[nodes].sum(axis=1)
     return found if found.any() else None
-
-
-def _limit(problem: Problem, site: Site) -> Ints | None:
-    """[n]: new instances that may be tried where a node of theirs refused the model; free elsewhere."""
-    at = {name: c for c, name in enumerate(site.place.names)}
-    limit = None
-    for unfit in problem.unfit:
-        here = (unfit.model, unfit.pool.key) == (site.asked.service.model, site.place.pool.key)
-        if here and unfit.configuration in at:
-            on_it = (site.kind.nodes == at[unfit.configuration]).any(axis=1)
-            limit = np.full(len(site.kind), FREE) if limit is None else limit
-            limit[on_it] = np.minimum(limit[on_it], unfit.tries)
-    return limit
 
 
 # ------------------------------------------------------------------------------------------------ stock
@@ -307,7 +236,7 @@ def _specials(problem: Problem, runs: Sequence[Runs], pins: Pins, sites: Sequenc
         for pool, running in run.running.items():
             b = blocks.get((run.kind, pool))
             if b is not None and all(sites[b].offered[c] for c in run.kind.uses(run.row)):
-                limit = _limit(problem, sites[b])
+                limit = tries(problem, sites[b])
                 most = FREE if limit is None else min(FREE, running + int(limit[run.row]))
                 found.append(Special(b, run.row, running, pins.get((b, run.row), 0), most))
     yield from sorted(found)

@@ -15,19 +15,7 @@ from schemas.problems import Stock
 from solver.asked import Asked
 from solver.places import Place
 from solver.program import Extras, Rows, Term
-from solver.shapes import Flags
-from solver.shelves import Kind
-
-
-class Site(NamedTuple):
-    """One block: templates of one kind in one place."""
-
-    family: int
-    kind: Kind
-    place: Place
-    asked: Asked
-    offered: Flags
-    """[C]: configurations that its templates may have there."""
+from solver.sites import Site
 
 
 class Missing(NamedTuple):

@@ -7,9 +7,10 @@ import numpy as np
 
 from schemas.problems import Service
 from solver.candidates import Templates
-from solver.columns import Question, fitting
+from solver.columns import Question
 from solver.places import Room
 from solver.program import Solved
+from solver.sites import fitting
 
 
 def obstacles(question: Question, solved: Solved, service: Service) -> str:
