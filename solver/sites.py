@@ -1,4 +1,4 @@
-"""Which templates come into question where. A site is one kind of templates in one place: a block of columns."""
+"""Which templates come into question where: a site is one kind of templates in one place, a block."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
