@@ -160,13 +160,13 @@ def _surcharge(problem: Problem, site: Site, bill: Floats) -> Floats | None:
 
     Both fall at least as hard on a whole as on its parts, so that pruning stays lossless.
     """
-    policy, nodes = problem.policy, site.kind.nodes
+    policy = problem.policy
     risk = policy.interruption_hours * site.place.risk * bill
     found = np.zeros(len(site.kind))
     if policy.surcharge_per_step:
-        found += policy.surcharge_per_step * site.kind.complexity * np.append(bill, 0.0)[nodes].sum(axis=1)
+        found += policy.surcharge_per_step * site.kind.complexity * site.kind.sums(bill)
     if risk.any():
-        found += np.append(risk, 0.0)[nodes].sum(axis=1)
+        found += site.kind.sums(risk)
     return found if found.any() else None
 
 

@@ -63,6 +63,13 @@ class Kind:
         wide[:, : self.nodes.shape[1]] = self.nodes
         return wide.view(np.int64)
 
+    def sums(self, values: Floats) -> Floats:
+        """[n]: sum over a template's nodes of a value by configuration; one past the last counts nothing."""
+        padded, total = np.append(values, 0.0), np.zeros(len(self))
+        for k in range(self.nodes.shape[1]):  # several times faster than one sum over both axes
+            total += padded[self.nodes[:, k]]
+        return total
+
     def uses(self, row: int) -> dict[int, int]:
         """Configuration -> nodes of it that a row's template takes."""
         names, counts = np.unique(self.nodes[row][self.nodes[row] >= 0], return_counts=True)
