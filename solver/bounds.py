@@ -1,209 +1,176 @@
 """The allocation's answer with its proof (solver.md, "Stage 2"): from a million columns to one plan.
 
 A program whose rows are only drawn on (stock) goes the fast way, step by step of the order: relaxation by
-column generation, Lagrangian bound, a first search over the columns of least slack, column fixing by what it
-found, and a search over the rest. Demand that can be met takes one step, the cost. Otherwise the largest
-unmet share comes first, then their sum, then the cost of leaving no more.
+column generation for the prices to begin with, then rounds of search with the Lagrangian bound
+(`solver.rounds`). Demand that can be met takes one step, the cost. Otherwise the largest unmet share comes
+first, then their sum, then the cost of leaving no more.
 
 Any other program (nodes bought to be sliced, policies that couple) goes by the relaxation's own bound, reduced
-costs and an integer program over what they leave (`finish`, in Pyomo).
+costs and an integer program over what they leave (`solver.coupled`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from solver.board import Board, make_board, packs
+from solver.board import make_board, packs
 from solver.column_lp import Relaxed, relax
 from solver.coupled import solve_coupled
-from solver.fixing import slacks
-from solver.knapsacks import GRID
-from solver.packing import FIRST_STEPS, STEPS, Aim, Outcome, Search
+from solver.packing import Aim
 from solver.partials import solved_of, value_of
-from solver.program import Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
+from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
+from solver.rounds import Reached, Start, reach
 
-GAP = 0.999e-3
+GAP = 1e-3
 """What an answer is proven within: of the cost as a share of it, of unmet shares as it is."""
 DEAR = 100.0
-"""Unmet demand, over the cheapest way to meet it, where the relaxation shall avoid it."""
+"""Unmet demand, over the dearest way to meet it, where the relaxation shall avoid it."""
 SHARE = 1e-6
 """Unmet shares of the relaxation below this are rounding."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """The work limits of one round of a step."""
-
-    places: int
-    columns: int
-    reach: float
-    """Columns whose slack is above this share of the bound wait for the next round."""
-
-
-ROUNDS = (Effort(60, 3000, 0.03), Effort(1500, 6000, np.inf))
 
 
 def solve(program: Program, finish: Finish, clock: Callable[[], float] | None = None) -> Solved:
     """The best plan found and what is proven of it; without proofs if no plan was found.
 
     Args:
-        finish: the integer program over some columns, for programs that couple by more than stock.
+        finish: the integer program over some columns (`solver.allocation.finish`).
         clock: seconds, to time the parts of the search with.
     """
     if not packs(program):
         return solve_coupled(program, finish)
-    watch = _Watch(clock)
-    steps = _Steps(program, watch)
+    steps = _Steps(program, finish, clock)
     solved = steps.met() or steps.short()
-    return replace(solved, seconds=watch.seconds)
-
-
-class _Watch:
-    """Seconds by part, if there is a clock."""
-
-    def __init__(self, clock: Callable[[], float] | None) -> None:
-        self._clock, self.seconds = clock, dict[str, float]()
-        self._last = clock() if clock else 0.0
-
-    def mark(self, part: str) -> None:
-        if self._clock:
-            now = self._clock()
-            self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
-            self._last = now
+    return replace(solved, seconds=steps.seconds)
 
 
 class _Steps:
     """The steps over one board."""
 
-    def __init__(self, program: Program, watch: _Watch) -> None:
-        self.program, self.watch = program, watch
+    def __init__(self, program: Program, finish: Finish, clock: Callable[[], float] | None) -> None:
+        self.program, self.finish = program, finish
+        self.seconds: dict[str, float] = {}
+        self._clock, self._last = clock, clock() if clock else 0.0
         self.board = make_board(program)
-        self.watch.mark("columns")
+        self.mark("columns")
         self.services = len(program.services)
         self.survivors = self.places = self.climbed = 0
         self._relaxed: Relaxed | None = None
+
+    def mark(self, part: str) -> None:
+        """The time since the last mark went into this."""
+        if self._clock:
+            now = self._clock()
+            self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
+            self._last = now
 
     # -------------------------------------------------------------------------------------- demand is met
 
     def met(self) -> Solved | None:
         """At least cost, or None if no plan was found that meets all demand."""
-        cheapest = np.full(self.services, np.inf)
-        np.minimum.at(cheapest, self.board.service, self.board.cost / self.board.columns.cover[self.board.at])
-        if not np.isfinite(cheapest).all():
+        if len(np.unique(self.board.service)) < self.services:
             return None
         every, none = np.ones(self.services), np.zeros(self.services)
-        cost = self.board.cost[: self.board.new]
-        relaxed = relax(self.board.columns, cost, np.full(self.services, DEAR * (cheapest.max() + 1)), every)
-        self.watch.mark("relaxation")
+        dear = np.full(self.services, DEAR * self._dearest())
+        relaxed = relax(self.board.columns, self._new_cost(), dear, every)
+        self.mark("relaxation")
         if relaxed.unmet.sum() > SHARE:
             return None
         self._relaxed = relaxed
         aim = Aim(self.program.rows.right, self.program.weight, none, none, relative=GAP)
-        outcome = self._search(aim, relaxed.row_price, none)
-        if outcome.plan is None:
+        found = self._reach(Start(aim, "cost", Ends(0.0, 0.0), relaxed.row_price, none))
+        if found.plan is None:
             return None
-        picked, counts = self._counts(outcome.plan)
-        return self._solved(picked, [("cost", self._partial(picked, counts, "cost", outcome.bound))])
+        return self._solved(found.plan, [("cost", self._partial(found, "cost"))])
 
     # ----------------------------------------------------------------------------------- demand is not met
 
     def short(self) -> Solved:
         """As little unmet as can be, in the program's order of steps."""
-        weight, every = self.program.weight, np.ones(self.services)
-        free = np.zeros(self.board.new)
+        weight, every, free = self.program.weight, np.ones(self.services), np.zeros(self.board.new)
         relaxed = relax(self.board.columns, free, weight, every, priced=False)
-        self.watch.mark("relaxation")
-        steps: list[tuple[Step, Partial]] = []
+        self.mark("relaxation")
         aim = Aim(self.program.rows.right, weight, weight, every, priced=False, absolute=GAP)
-        plan = np.zeros(0, np.int64)
+        start = Start(aim, "total", Ends(), relaxed.row_price, weight, plan=np.zeros(0, np.int64))
+        steps: list[tuple[Step, Partial]] = []
         if "worst" in self.program.steps:
-            share = weight / self.services
-            price = relaxed.row_price / self.services
-            outcome = self._search(replace(aim, balance=True), price, share)
-            plan = plan if outcome.plan is None else outcome.plan
-            picked, counts = self._counts(plan)
-            steps.append(("worst", self._partial(picked, counts, "worst", outcome.bound)))
-            aim = replace(aim, spare=np.minimum(1.0, steps[-1][1].value / weight))
-        picked, counts = self._counts(plan)
-        start = value_of(self.program, picked, counts, np.zeros(0), "total")
-        outcome = self._search(aim, relaxed.row_price, weight, best=start)
-        plan = plan if outcome.plan is None else outcome.plan
-        picked, counts = self._counts(plan)
-        steps.append(("total", self._partial(picked, counts, "total", outcome.bound)))
-        return self._cheapest(aim, plan, steps)
+            price, dear = relaxed.row_price / self.services, weight / self.services
+            worst = replace(
+                start,
+                aim=replace(aim, balance=True),
+                step="worst",
+                price=price,
+                dear=dear,
+                value=weight.max(),
+            )
+            found = self._reach(worst)
+            steps.append(("worst", self._partial(found, "worst")))
+            most = steps[-1][1].value
+            aim = replace(aim, spare=np.minimum(1.0, most / weight))
+            start = replace(start, aim=aim, ends=Ends(worst=most), plan=found.plan)
+        found = self._reach(replace(start, value=self._value(start.plan, "total")))
+        steps.append(("total", self._partial(found, "total")))
+        return self._cheapest(replace(start, plan=found.plan), steps)
 
-    def _cheapest(self, aim: Aim, plan: Ints, steps: list[tuple[Step, Partial]]) -> Solved:
-        """The last step: least cost of leaving no more unmet, which is priced so that more never pays."""
+    def _cheapest(self, start: Start, steps: list[tuple[Step, Partial]]) -> Solved:
+        """The last step: least cost of leaving no more unmet, which is priced so that more hardly pays."""
         total, weight = steps[-1][1].value, self.program.weight
-        picked, counts = self._counts(plan)
-        value = value_of(self.program, picked, counts, np.zeros(0), "cost")
-        per_share = self.board.cost / self.board.columns.cover[self.board.at]
-        dear = weight * float(np.median(per_share) * DEAR / 10)
-        relaxed = relax(self.board.columns, self.board.cost[: self.board.new], dear, aim.spare)
-        self._relaxed = relaxed
-        unmet = float(dear[0] / weight[0]) * total
-        aim = replace(aim, dear=dear, priced=True, absolute=GAP * value, total=total)
-        outcome = self._search(aim, relaxed.row_price, dear, best=value + unmet)
-        if outcome.plan is not None:
-            picked, counts = self._counts(outcome.plan)
-        steps.append(("cost", self._partial(picked, counts, "cost", outcome.bound - unmet)))
-        return self._solved(picked, steps)
+        price = self._dearest()
+        value = self._value(start.plan, "cost")
+        self._relaxed = relax(self.board.columns, self._new_cost(), price * weight, start.aim.spare)
+        aim = replace(start.aim, dear=price * weight, priced=True, absolute=GAP * value, total=total)
+        found = self._reach(
+            replace(
+                start,
+                aim=aim,
+                step="cost",
+                ends=start.ends._replace(total=total),
+                price=self._relaxed.row_price,
+                dear=price * weight,
+                value=value + price * total,
+                paid=price * total,
+            )
+        )
+        steps.append(("cost", self._partial(found, "cost", price * total)))
+        return self._solved(found.plan, steps)
 
-    # ------------------------------------------------------------------------------------------- a search
+    # ---------------------------------------------------------------------------------------------- parts
 
-    def _search(self, aim: Aim, price: Floats, dear: Floats, best: float = np.inf) -> Outcome:
-        """Rounds of search, each over what the one before does not exclude."""
-        board, plan, bound = self.board, None, -np.inf
-        for number, effort in enumerate(ROUNDS):
-            red = board.drawn(price) + (board.cost if aim.priced else 0.0)
-            spare = np.ceil(aim.spare * GRID - 1e-7).astype(np.int64)
-            base, slack = slacks(red, board.step, board.service, board.once, spare, dear)
-            base -= float(price @ aim.right)
-            if not np.isfinite(base):
-                bound = np.inf
-                break
-            reach = min(aim.target(best) - base, effort.reach * max(abs(base), 1.0))
-            chosen, rest = _least(slack, reach, effort.columns, board.most)
-            if number == 0 or len(chosen):
-                ids, items = board.items(chosen, aim.priced)
-                search = Search(items, replace(aim, places=effort.places), best)
-                found = search.run(search.first(price, dear), STEPS if number else FIRST_STEPS)
-                self.places, self.climbed = self.places + found.places, self.climbed + found.steps
-                if found.plan is not None:
-                    plan, best = ids[found.plan], found.value
-                price, dear = found.price, found.dear
-                self.survivors = len(chosen)
-                bound = max(bound, base, min(found.bound, base + rest))
-            else:
-                bound = max(bound, base + rest)
-            self.watch.mark("first search" if number == 0 else "search")
-            if bound >= aim.target(best):
-                break
-        return Outcome(plan, best, bound, self.places, self.climbed, price, dear)
+    def _new_cost(self) -> Floats:
+        return self.board.cost[: self.board.new]
 
-    # ------------------------------------------------------------------------------------------- answers
+    def _dearest(self) -> float:
+        """USD per hour that meeting a whole need costs, by the dearest of each service's best columns."""
+        each = self.board.cost / self.board.columns.cover[self.board.at]
+        least = np.full(self.services, np.inf)
+        np.minimum.at(least, self.board.service, each)
+        return 1.0 + float(least[np.isfinite(least)].max(initial=0.0))
 
-    def _counts(self, plan: Ints) -> tuple[Picked, Ints]:
+    def _reach(self, start: Start) -> Reached:
+        found = reach(self.board, start, self.finish, self.mark)
+        self.survivors = found.survivors
+        self.places, self.climbed = self.places + found.places, self.climbed + found.climbed
+        return found
+
+    def _counts(self, plan: Ints | None) -> tuple[Picked, Ints]:
         """A plan's columns and how many instances of each."""
-        columns, at = self.board.columns, self.board.at[plan]
-        picked = pick(self.program, columns.block[at], columns.row[at])
-        counts = np.zeros(len(picked), np.int64)
-        where = {
-            pair: i for i, pair in enumerate(zip(picked.block.tolist(), picked.row.tolist(), strict=True))
-        }
-        for j in at.tolist():
-            counts[where[int(columns.block[j]), int(columns.row[j])]] += 1
-        return picked, counts
+        columns = self.board.columns
+        used, counts = np.unique(np.zeros(0, np.int64) if plan is None else plan, return_counts=True)
+        return pick(self.program, columns.block[used], columns.row[used]), counts
 
-    def _partial(self, picked: Picked, counts: Ints, step: Step, bound: float) -> Partial:
-        none = np.zeros(0)
-        value = value_of(self.program, picked, counts, none, step)
-        return Partial(counts, none, value, max(0.0, min(bound, value)))
+    def _value(self, plan: Ints | None, step: Step) -> float:
+        picked, counts = self._counts(plan)
+        return value_of(self.program, picked, counts, np.zeros(0), step)
 
-    def _solved(self, picked: Picked, steps: list[tuple[Step, Partial]]) -> Solved:
+    def _partial(self, found: Reached, step: Step, paid: float = 0.0) -> Partial:
+        _, counts = self._counts(found.plan)
+        value = self._value(found.plan, step)
+        bound = float(max(0.0, min(found.bound - paid, value)))
+        return Partial(counts, np.zeros(0), value, bound)
+
+    def _solved(self, plan: Ints | None, steps: list[tuple[Step, Partial]]) -> Solved:
         solved = replace(
-            solved_of(self.program, picked, steps),
+            solved_of(self.program, self._counts(plan)[0], steps),
             survivors=self.survivors,
             iterations=self.climbed,
             nodes=self.places,
@@ -211,14 +178,3 @@ class _Steps:
         if self._relaxed is None:
             return solved
         return replace(solved, row_price=self._relaxed.row_price, service_price=self._relaxed.service_price)
-
-
-def _least(slack: Floats, reach: float, most: int, limit: Ints) -> tuple[Ints, float]:
-    """Columns of a slack within reach, the least of them; and the least slack of those left out."""
-    within = np.flatnonzero((slack <= reach) & (limit > 0))
-    if len(within) > most:
-        within = np.sort(within[np.argpartition(slack[within], most - 1)[:most]])
-    out = slack.copy()
-    out[within] = np.inf
-    out[limit <= 0] = np.inf
-    return within, float(out.min(initial=np.inf))
