@@ -95,14 +95,14 @@ def make_board(program: Program) -> Board:
         most[at] = max(0, special.limit - runs) if special.limit < FREE else FREE
         kept += [at] * runs
         price += [float(cost[at]) - _start(columns, at)] * runs
-    at = np.append(np.arange(len(columns)), np.array(kept, np.int64))
+    every: Ints = np.append(np.arange(len(columns)), np.array(kept, np.int64)).astype(np.int64)
     step = np.clip(np.ceil(columns.cover * GRID - 1e-9), 1, GRID).astype(np.int64)
     return Board(
         columns=columns,
-        at=at,
+        at=every,
         cost=np.append(cost, price),
-        step=step[at],
-        service=columns.service[at],
+        step=step[every],
+        service=columns.service[every],
         most=np.append(most, np.ones(len(kept), np.int64)),
         new=len(columns),
         rows=np.array([_rows(block, len(program.rows.right)) for block in program.blocks]),

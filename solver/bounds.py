@@ -5,8 +5,8 @@ column generation for the prices to begin with, then rounds of search with the L
 (`solver.rounds`). Demand that can be met takes one step, the cost. Otherwise the largest unmet share comes
 first, then their sum, then the cost of leaving no more.
 
-Any other program (nodes bought to be sliced, policies that couple) goes by the relaxation's own bound, reduced
-costs and an integer program over what they leave (`solver.coupled`).
+Any other program (nodes bought to be sliced, policies that couple) goes by the relaxation's own bound,
+reduced costs and an integer program over what they leave (`solver.coupled`).
 """
 
 from collections.abc import Callable

@@ -1,11 +1,11 @@
-"""What follows from a bound that is not yet enough: columns that no better plan has, and what to decide next."""
+"""What follows from a bound that is not yet enough: columns that no better plan has, what to decide next."""
 
 import numpy as np
 from numba import njit
 
 from solver.knapsacks import Desk, Flags, Items, cover_all, reduced, undominated
 from solver.lagrangian import Found, Place, rest_of, serve
-from solver.program import Floats, Ints
+from solver.program import Floats
 
 UNDECIDED = 0.02
 """Where the plans of a bound agree on all but this share, there is nothing to decide."""

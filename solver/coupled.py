@@ -1,7 +1,8 @@
-"""Programs whose rows couple by more than stock: the relaxation's bound, and an integer program over few columns.
+"""Programs that couple by more than stock: the relaxation's bound, and an integer program over few columns.
 
-With the relaxation's prices no column has a negative reduced cost, and using one at least once costs at least its
-reduced cost more than the relaxation's value. So a plan better than the one at hand has none above the difference.
+With the relaxation's prices no column that did not enter has a negative reduced cost, and using one at least
+once costs at least that much more than the relaxation's value. So a plan better than the one at hand has none
+above the difference.
 """
 
 from dataclasses import replace

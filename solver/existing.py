@@ -2,15 +2,14 @@
 
 A column does not exist where its pool lacks a configuration, where a limit says so, or where one instance
 alone draws more on a row than the row has ("drop columns that alone exceed the stock", solver.md): without
-that the proof fails as soon as stock is short. What is left of a million columns is some hundred thousand with
-ample stock and a few thousand with little, so it is worth copying out: every pass after this one is short.
+that the proof fails as soon as stock is short. What is left of a million columns is some hundred thousand
+with ample stock and a few thousand with little, so it is worth copying out: later passes are short.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from solver.program import Block, Bytes, Floats, Ints, Program, room_of_rows
 
@@ -58,7 +57,7 @@ class Existing:
         """Where a column is, None if it does not exist."""
         low, high = int(self.start[block]), int(self.start[block + 1])
         at = low + int(np.searchsorted(self.row[low:high], row))
-        return at if at < high and self.row[at] == row else None
+        return at if at < high and int(self.row[at]) == row else None
 
 
 def existing(program: Program) -> Existing:
@@ -125,7 +124,7 @@ def _within_shared_rows(
 
 
 def _widest(program: Program) -> int:
-    return max(family.nodes.shape[1] for family in program.families)
+    return max(int(family.nodes.shape[1]) for family in program.families)
 
 
 def _padded(nodes: Bytes, wide: int) -> Bytes:

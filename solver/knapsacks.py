@@ -185,7 +185,7 @@ def trace(top: int, once: int, step: Ints, desk: Desk, plan: Ints, size: int) ->
 @njit(cache=True)
 def fits(items: Items, j: int, room: Ints) -> bool:
     """Whether one instance fits in this room ([R + 1])."""
-    for at in range(items.use.shape[1]):
+    for at in range(items.use.shape[1]):  # noqa: SIM110  # Numba knows no generators
         if items.run[j, at] > room[items.use[j, at]]:
             return False
     return True
@@ -233,7 +233,7 @@ def beside_one(
         if rest <= 0 or tries >= LOOKAHEAD:
             best, first = desk.sort[x], j
             break
-        tries += 1
+        tries += 1  # noqa: SIM113  # it counts those that get here
         draw(items, j, 1, desk.drawn)
         size = 0
         for other in columns:

@@ -3,8 +3,8 @@
     bound(price) = sum_s min over u of (g_s(1 - u) + dear_s u) - price . right
 
 Every price gives a valid bound; Polyak steps along (drawn - right) raise it until it stalls. For the largest
-unmet share, `dear` is weight_s times a multiplier, the multipliers being at least 0 and of sum 1: their average
-of the weighted shares is at most the largest.
+unmet share, `dear` is weight_s times a multiplier, the multipliers being at least 0 and of sum 1: their
+average of the weighted shares is at most the largest.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,27 @@ import numpy as np
 from numba import njit
 
 from solver.knapsacks import (
-    GRID, ONCE, Desk, Flags, Items, beside_one, breaks, cover_all, cover_one, draw, reduced, trace, undominated, use_once,
+    GRID,
+    ONCE,
+    Desk,
+    Flags,
+    Items,
+    beside_one,
+    breaks,
+    cover_all,
+    cover_one,
+    draw,
+    reduced,
+    trace,
+    undominated,
+    use_once,
 )  # fmt: skip
 from solver.program import Floats, Ints
 
 STALLED, SHORTER, SHORTEST = 3, 0.6, 0.05
 """Steps without progress after which steps get shorter, by how much, and when to stop."""
+ROUNDING = 1e-12
+"""Reduced costs that differ by less are the same."""
 REACH = 0.01
 """How far above the best bound a step aims, as a share of it."""
 
@@ -65,7 +80,8 @@ def found(services: int, rows: int) -> Found:
     """Empty, for so many services and rows."""
     return Found(
         np.zeros((services, rows + 1), np.int64), np.zeros(services), np.zeros(services),
-        np.zeros(services * (GRID + 64), np.int64), np.zeros(services + 1, np.int64), np.zeros(services, np.bool_),
+        np.zeros(services * (GRID + ONCE), np.int64), np.zeros(services + 1, np.int64),
+        np.zeros(services, np.bool_),
     )  # fmt: skip
 
 
@@ -106,6 +122,26 @@ def _required(
 
 
 @njit(cache=True)
+def _cover(items: Items, columns: Ints, red: Floats, need: int, whole: bool, desk: Desk) -> tuple[int, int]:
+    """g onto the desk, of all states or of those that `need` comes down to. How many items are undominated,
+    and how many columns may be used once only."""
+    many, few = 0, 0
+    for j in columns:
+        if items.most[j] == 1 and few < ONCE:
+            few += 1
+            desk.left[len(columns) - few] = j
+        else:
+            desk.left[many] = j
+            many += 1
+    count = undominated(desk.left[:many], red, items.step, desk)
+    if whole or few:
+        cover_all(count, need, desk)
+    else:
+        cover_one(count, need, desk)
+    return count, use_once(desk.left[many : many + few], red, items.step, need, desk)
+
+
+@njit(cache=True)
 def serve(
     items: Items, place: Place, s: int, red: Floats, exact: bool, desk: Desk, spare: Desk, out: Found
 ) -> None:
@@ -116,48 +152,25 @@ def serve(
     if need <= 0:
         desk.least[0] = 0.0
         return
-    many, few = 0, 0
-    for j in columns:
-        if items.most[j] == 1 and few < ONCE:
-            desk.left[len(columns) - 1 - few] = j
-            few += 1
-        else:
-            desk.left[many] = j
-            many += 1
-    count = undominated(desk.left[:many], red, items.step, desk)
-    whole = exact or few > 0 or place.spare[s] > 0 or place.wanted[s].any()
-    if whole:
-        cover_all(count, need, desk)
-    else:
-        cover_one(count, need, desk)
-    once = use_once(desk.left[many : many + few], red, items.step, need, desk)
+    leaves, wanted = place.spare[s] > 0, place.wanted[s].any()
+    count, once = _cover(items, columns, red, need, exact or leaves or wanted, desk)
     best, top = rest_of(place, s, 0, desk)
-    first = -1
-    if place.wanted[s].any():
-        cost, j = _required(items, place, s, columns, red, desk)
-        if cost > best + 1e-12:
-            best, first = cost, j
-    if best == np.inf:
-        out.cost[s] = best
+    cost, first = _required(items, place, s, columns, red, desk) if wanted else (-np.inf, -1)
+    if max(best, cost) == np.inf:
+        out.cost[s] = np.inf
         return
     end = trace(top, once, items.step, desk, out.plan, size)
-    if (
-        first < 0
-        and top == need
-        and place.spare[s] == 0
-        and once == 0
-        and breaks(items, out.plan[size:end], place.room[s], desk.drawn)
-    ):
-        if not whole:
-            cover_all(count, need, desk)
-        cost, j = beside_one(items, columns, red, place.room[s], need, desk, spare)
-        if cost > best + 1e-12:
-            best, first = cost, j
-    if best < np.inf and first >= 0:
-        out.forced[s] = True
-        top = rest_of(place, s, items.step[first], desk)[1]
-        out.plan[size] = first
-        end = trace(max(0, top - items.step[first]), once, items.step, desk, out.plan, size + 1)
+    plain = cost <= best + ROUNDING and not leaves and once == 0
+    if plain and breaks(items, out.plan[size:end], place.room[s], desk.drawn):
+        cover_all(count, need, desk)
+        cost, first = beside_one(items, columns, red, place.room[s], need, desk, spare)
+    if best + ROUNDING < cost:
+        best = cost
+        if first >= 0:
+            out.forced[s] = True
+            top = rest_of(place, s, items.step[first], desk)[1]
+            out.plan[size] = first
+            end = trace(max(0, top - items.step[first]), once, items.step, desk, out.plan, size + 1)
     out.cost[s], out.unmet[s], out.size[s + 1] = best, (need - top) / GRID, end
 
 
@@ -167,12 +180,12 @@ def value(
 ) -> float:
     """The bound at these prices ([R + 1], 0 last), with the plans behind it; infinite if there is none."""
     reduced(items, place.columns, price, red)
-    total = -(price[:-1] * place.right).sum()
+    total = -float((price[:-1] * place.right).sum())
     out.drawn[:] = 0
     out.size[0] = 0
     for s in range(len(place.need)):
         serve(items, place, s, red, False, desk, spare, out)
-        total += out.cost[s]
+        total += float(out.cost[s])
         if total == np.inf:
             return total
         for j in out.plan[out.size[s] : out.size[s + 1]]:

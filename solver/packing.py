@@ -1,9 +1,9 @@
-"""The search among plans: branch and bound with the Lagrangian bound, for programs whose rows are only drawn on.
+"""The search among plans: branch and bound with the Lagrangian bound, where rows are only drawn on.
 
-Stock is what couples services, so the search decides who draws on it: whether a service draws on a row at all.
-If not, its columns that do are gone; if it does, the others have one node less. Both answers raise the bound,
-where deciding on one of many like columns would raise it on one side only. Where nothing is left to decide like
-that, the costliest column of the plans is taken or banned. The place with the least bound is looked at first.
+Stock is what couples services, so the search decides who draws on it: whether a service draws on a row at
+all. If not, its columns that do are gone; if it does, the others have one node less. Both answers raise the
+bound, where deciding on one of many like columns would raise it on one side only. Where nothing is left to
+decide like that, the costliest column of the plans is taken or banned. The least bound is next.
 
 Deterministic: no clock, ties go to the lower index, and the work is limited by the number of places.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from solver.branching import choose, narrow
 from solver.greedy import plan_all
-from solver.knapsacks import GRID, Flags, Items, desk
+from solver.knapsacks import GRID, ONCE, Flags, Items, desk
 from solver.lagrangian import Place, climb, found, value
 from solver.program import Floats, Ints
 
@@ -116,20 +116,19 @@ class Search:
     def run(self, start: Spot, steps: int = STEPS) -> Outcome:
         """Search until the best plan is proven good enough, or the work limit."""
         first = self._look(start, steps)
-        number = 0
         while self._heap and self.places < self.aim.places:
             if self._heap[0][0] >= self.aim.target(self.best):
                 break
             spot = heapq.heappop(self._heap)[2]
             for child in self._children(spot):
-                self._look(child, STEPS, number := number + 1)
+                self._look(child, STEPS)
         open_ = self._heap[0][0] if self._heap else np.inf
         bound = min(open_, self.aim.target(self.best))
         return Outcome(self.found, self.best, bound, self.places, self.steps, first.price[:-1], first.dear)
 
     # ------------------------------------------------------------------------------------------- a place
 
-    def _look(self, spot: Spot, steps: int, number: int = 0) -> Spot:
+    def _look(self, spot: Spot, steps: int) -> Spot:
         """Bound a place, look for plans there, and keep it for later if better ones may be in it."""
         self.places += 1
         place, base = self._place(spot)
@@ -198,7 +197,7 @@ class Search:
         worth, spare = place.dear.copy(), self._allowed()
         if self.aim.balance:
             worth = np.zeros(self.services)
-        plan = np.empty(self.services * (GRID + 64), np.int64)
+        plan = np.empty(self.services * (GRID + ONCE), np.int64)
         left = np.maximum(need, 0.0)
         got, size = plan_all(
             self.items, place._replace(dear=worth), order, self._red, left, spare,

@@ -2,7 +2,7 @@
 
 The first search takes the columns of least slack. What it finds excludes most others ("column fixing",
 solver.md). Once few are left the integer program decides over them; while there are many, another search
-does. Each round has a work limit, and where the last one ends without a proof, the bound says how far it came.
+does. Each round has a work limit; where the last one ends without a proof, the bound says how far it came.
 """
 
 from collections.abc import Callable
@@ -31,6 +31,8 @@ class Effort:
 ROUNDS = (Effort(60, 3000, 0.03), Effort(300, 4000), Effort(0, 0))
 FEW = 600
 """Columns that the integer program takes at most: HiGHS needs some tenths of a second for so many."""
+WORK = 400_000
+"""Places times columns of a search, about a second's worth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +88,8 @@ def reach(board: Board, start: Start, finish: Finish, mark: Callable[[str], None
             break
         chosen, rest = _least(slack, min(target - base, effort.reach * max(abs(base), 1.0)), effort)
         ids, items = board.items(chosen, aim.priced)
-        search = Search(items, replace(aim, places=effort.places), found.value)
+        places = min(effort.places, max(1, WORK // max(1, len(ids))))
+        search = Search(items, replace(aim, places=places), found.value)
         outcome = search.run(search.first(price, dear), STEPS if number else FIRST_STEPS)
         found = Reached(
             plan=found.plan if outcome.plan is None else board.at[ids[outcome.plan]],

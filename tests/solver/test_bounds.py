@@ -54,13 +54,15 @@ def test_what_runs_is_kept_where_starting_costs_more_than_it_saves() -> None:
     assert solve(program, finish).counts[0].row == 0
     running = replace(program, specials=(Special(0, 1, running=1),))
     solved = solve(running, finish)
-    assert (solved.counts[0].row, solved.value, solved.penalty) == (1, pytest.approx(1.1), 0.0)
+    assert (solved.counts[0].row, solved.penalty) == (1, 0.0)
+    assert solved.value == pytest.approx(1.1)
 
 
 def test_a_running_instance_is_cheaper_only_once() -> None:
     program = paper_program([[[1]]], [[0.5]], [[2.0]], [[3]], [Special(0, 0, running=1)], ratio=0.25)
     solved = solve(program, finish)
-    assert (solved.cost, solved.penalty) == (pytest.approx(4.0), pytest.approx(0.5))
+    assert solved.cost == pytest.approx(4.0)
+    assert solved.penalty == pytest.approx(0.5)
     assert solved.bound == pytest.approx(4.5, rel=GAP)
 
 
@@ -120,7 +122,7 @@ def test_no_price_gives_a_bound_above_the_optimum_nor_excludes_its_columns(seed:
     board, none = make_board(program), np.zeros(len(program.services), np.int64)
     for price in np.random.default_rng(seed).uniform(0, 2, (5, len(program.rows.right))):
         base, slack = slacks(
-            board.cost + board.drawn(price), board.step, board.service, board.once, none, none * 1.0
+            board.cost + board.drawn(price), board.step, board.service, board.once, none, np.zeros(len(none))
         )
         base -= float(price @ program.rows.right)
         assert base <= whole.value + 1e-9
@@ -133,7 +135,7 @@ def test_fixing_is_exact_on_one_service_without_prices() -> None:
     cost, cover = np.array([3.0, 1.7, 1.0]), np.array([0.7, 0.4, 0.2])
     step = np.ceil(cover * GRID - 1e-9).astype(np.int64)
     none = np.zeros(1, np.int64)
-    base, slack = slacks(cost, step, np.zeros(3, np.int64), np.zeros(0, np.int64), none, none * 1.0)
+    base, slack = slacks(cost, step, np.zeros(3, np.int64), np.zeros(0, np.int64), none, np.zeros(len(none)))
     plans = [n for n in itertools.product(range(6), repeat=3) if n @ cover >= 1 - 1e-9]
     assert base == pytest.approx(min(n @ cost for n in plans))
     for j in range(3):
