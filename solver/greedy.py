@@ -33,7 +33,8 @@ def plan_all(
         taken: [m], instances that are there already; becomes those with the plan's.
 
     Returns:
-        Its value, infinite if there is none, and its number of columns in `plan`.
+        Its value, infinite if there is none, and its number of columns in `plan`: below 0, -1 - s, where
+        nothing was left that covers service s.
     """
     stock = np.append(place.right, 1e9)
     room = np.empty(len(stock), np.int64)
@@ -47,7 +48,7 @@ def plan_all(
             before = size
             size = _add(items, columns, red, left[s], spare[s], place.dear[s], room, taken, desk, plan, size)
             if size < 0:
-                return np.inf, 0
+                return np.inf, -1 - s
             if size == before:
                 break
             for j in plan[before:size]:

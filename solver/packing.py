@@ -21,6 +21,8 @@ from solver.program import Floats, Ints
 
 STEPS, FIRST_STEPS = 10, 50
 """Polyak steps at a place, and at the first."""
+RETRIES = 6
+"""Orders of the services that a place's plan is tried in."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +89,10 @@ class Outcome:
 class Search:
     """One search over some columns."""
 
-    def __init__(self, items: Items, aim: Aim, best: float = np.inf) -> None:
-        self.items, self.aim = items, aim
+    def __init__(self, items: Items, aim: Aim, best: float = np.inf, hint: Floats | float = 0.0) -> None:
+        """`hint`: [m], added to the columns' costs where plans are made, so that what costs nothing here is
+        not wasted; small."""
+        self.items, self.aim, self.hint = items, aim, hint
         self.services, self.rows = len(aim.weight), len(aim.right)
         self.best = best
         self.steps, self.places = 0, 0
@@ -187,28 +191,37 @@ class Search:
         return np.minimum(self.aim.spare, self.aim.target(self.best) / self.aim.weight)
 
     def _plans(self, spot: Spot, place: Place, base: float) -> None:
-        """Try to make a plan at the place's prices."""
-        need = np.ones(self.services)
-        taken = np.zeros(len(self.items.cost), np.int64)
-        for j in spot.taken:
-            need[self.items.service[j]] -= self.items.cover[j]
-            taken[j] += 1
+        """Try to make a plan at the place's prices, the dearest service first.
+
+        A service that nothing is left for goes before all others, and it starts again.
+        """
         order = np.argsort(-self._out.cost, kind="stable")
-        worth, spare = place.dear.copy(), self._allowed()
-        if self.aim.balance:
-            worth = np.zeros(self.services)
+        worth = np.zeros(self.services) if self.aim.balance else place.dear
+        for _ in range(RETRIES):
+            failed = self._plan(spot, place._replace(dear=worth), base, order)
+            if failed < 0 or order[0] == failed:
+                return
+            order = np.append(failed, order[order != failed])
+
+    def _plan(self, spot: Spot, place: Place, base: float, order: Ints) -> int:
+        """Keep the plan of one order if it is the best so far; the service that it failed at, or -1."""
+        left, taken = np.ones(self.services), np.zeros(len(self.items.cost), np.int64)
+        for j in spot.taken:
+            left[self.items.service[j]] -= self.items.cover[j]
+            taken[j] += 1
+        left = np.maximum(left, 0.0)
         plan = np.empty(self.services * (GRID + ONCE), np.int64)
-        left = np.maximum(need, 0.0)
         got, size = plan_all(
-            self.items, place._replace(dear=worth), order, self._red, left, spare,
+            self.items, place, order, self._red + self.hint, left, self._allowed(),
             np.inf if self.aim.balance else self.best - base, taken, self._desk, plan,
         )  # fmt: skip
         if not np.isfinite(got):
-            return
+            return -1 - size if size < 0 else -1
         weighed = self.aim.weight * left
         got = float(weighed.max()) if self.aim.balance else got + base
         if got < self.best - 1e-9 and weighed.sum() <= self.aim.total + 1e-7:
             self.best, self.found = got, np.sort(np.append(plan[:size], spot.taken).astype(np.int64))
+        return -1
 
     # ------------------------------------------------------------------------------------------ branching
 

@@ -89,7 +89,7 @@ def reach(board: Board, start: Start, finish: Finish, mark: Callable[[str], None
         chosen, rest = _least(slack, min(target - base, effort.reach * max(abs(base), 1.0)), effort)
         ids, items = board.items(chosen, aim.priced)
         places = min(effort.places, max(1, WORK // max(1, len(ids))))
-        search = Search(items, replace(aim, places=places), found.value)
+        search = Search(items, replace(aim, places=places), found.value, _hint(board, aim, ids))
         outcome = search.run(search.first(price, dear), STEPS if number else FIRST_STEPS)
         found = Reached(
             plan=found.plan if outcome.plan is None else board.at[ids[outcome.plan]],
@@ -113,6 +113,14 @@ def _slacks(board: Board, aim: Aim, price: Floats, dear: Floats) -> tuple[float,
     base, slack = slacks(red, board.step, board.service, board.once, spare, dear)
     slack[board.most <= 0] = np.inf
     return base - float(price @ aim.right), slack
+
+
+def _hint(board: Board, aim: Aim, ids: Ints) -> Floats | float:
+    """Where columns cost nothing, a tenth of a share for what all services cost."""
+    if aim.priced:
+        return 0.0
+    each = board.cost / board.columns.cover[board.at]
+    return 0.1 * board.cost[ids] / (float(np.median(each)) * len(aim.weight))
 
 
 def _below(slack: Floats, board: Board, most: float) -> Ints | None:
