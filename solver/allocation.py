@@ -38,6 +38,11 @@ from solver.program import (
 __all__ = ["NoAnswerError", "ProblemError", "build_model", "finish", "solve", "solve_whole"]
 
 ABSOLUTE_GAP = 1e-9
+PROVEN = 1e-3
+"""Where an answer's proof leaves no more open than this, of the cost as a share and of unmet shares as it
+is, the search has done."""
+SMALL = 2_000
+"""Columns that HiGHS takes whole in well under a second."""
 NODE_LIMIT = 5_000
 """Branch-and-bound nodes a solve: a work limit keeps answers deterministic, where a time limit would not."""
 
@@ -59,12 +64,23 @@ def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | 
     """
     start = clock() if clock else 0.0
     question = make_question(problem, library)
-    solved = bounds.solve(question.program, finish, clock) if question.sites else nothing(question.program)
+    solved = _search(question.program, clock)
     kept = kept_plan(question, solved, finish)
     if not (kept or solved).proofs:
         raise NoAnswerError(f"no allocation found within {NODE_LIMIT} nodes of the search and all limits")
     answer = make_answer(question, kept or solved, kept=kept is not None)
     return answer.model_copy(update={"seconds": clock() - start}) if clock else answer
+
+
+def _search(program: Program, clock: Callable[[], float] | None) -> Solved:
+    """The search, and where it leaves a small program open, the whole of it; without columns, nothing."""
+    if not program.blocks:
+        return nothing(program)
+    solved = bounds.solve(program, finish, clock)
+    if program.size > SMALL or (solved.proofs and max(proof.gap for proof in solved.proofs) <= PROVEN):
+        return solved
+    whole = solve_whole(program)
+    return whole if whole.proofs else solved
 
 
 def finish(

@@ -2,8 +2,8 @@
 
 Every solve is one thread, and its seconds are from the question to the answer, columns and Pyomo's build
 included; processor seconds stand beside wall, for machines that are busy. Limits here are loose ones, three
-times what the issue asks; the printed figures are what counts. `CORAL_BENCH_PLAIN` says on how many snapshots
-the plain integer program is run beside it (up to 3 minutes each), `CORAL_BENCH_PLOT` where to draw growth.
+times what the issue asks; the printed figures are what counts. `BENCH_PLAIN` says on how many snapshots
+the plain integer program is run beside it (up to 3 minutes each), `BENCH_PLOT` where to draw growth.
 """
 
 import os
@@ -65,7 +65,9 @@ def runs(found: Case) -> dict[str, list[Run]]:
     for scale, seeds in SEEDS.items():
         for seed in seeds:
             for state, run in zip(("fresh", "running"), fresh_and_again(found, seed, scale), strict=True):
-                made.setdefault(f"{found.setup.name} {scale} {state}", []).append(run)
+                title = f"{found.setup.name} {scale} {state}"
+                made.setdefault(title, []).append(run)
+                print(said(f"{title}, seed {seed}", [run]), flush=True)
     return made
 
 
@@ -102,7 +104,7 @@ def test_a_small_change(found: Case, runs: dict[str, list[Run]]) -> None:
 def test_beside_the_plain_program(found: Case, runs: dict[str, list[Run]]) -> None:
     """The same questions, every column at once, by HiGHS with a limit of 60 s."""
     picked = [run for title, group in runs.items() if title.endswith("fresh") for run in group[:2]]
-    for run in picked[: int(os.environ.get("CORAL_BENCH_PLAIN", "8"))]:
+    for run in picked[: int(os.environ.get("BENCH_PLAIN", "8"))]:
         other = plain(found, run.problem)
         ours = f"ours {run.answer.value:9.2f} gap {run.answer.gap:.1e} in {run.wall_s:.2f} s"
         if other.value is None:
@@ -130,7 +132,7 @@ def test_growth(found: Case) -> None:
         columns = max(run.answer.columns for run in group)
         print(said(f"{regions} x regions, {models} x models", group), f"| {columns:,} columns")
         curve.append((regions, models, columns, group))
-    if path := os.environ.get("CORAL_BENCH_PLOT"):
+    if path := os.environ.get("BENCH_PLOT"):
         draw(curve, Path(path).with_stem(f"{Path(path).stem}-{found.setup.name}"))
     assert all(run.answer.gap <= GAP for *_, group in curve for run in group)
 

@@ -60,10 +60,12 @@ def agrees(problem: Problem, library: Templates) -> None:
     best = {proof.step: proof.value for proof in plain.proofs}
     assert {step.minimised for step in answer.steps} == set(best)
     for step in answer.steps:
-        slack = PROVEN * max(1.0, best[step.minimised])
-        assert step.bound <= best[step.minimised] + 1e-6 + (step is not answer.steps[0]) * slack
-        assert step.value == pytest.approx(best[step.minimised], abs=2 * slack)
-    assert answer.gap <= PROVEN
+        scale = best[step.minimised] if step.minimised == "cost" else 1.0
+        assert step.gap <= PROVEN
+        assert step.bound <= best[step.minimised] + 1e-6
+        assert step.value <= best[step.minimised] + PROVEN * scale + 1e-6
+        if step.value > best[step.minimised] + 1e-6:
+            break  # what one step leaves open, later ones take another way from
 
 
 @pytest.mark.parametrize("seed", range(12))
