@@ -22,7 +22,7 @@ from solver.partials import solved_of, value_of
 from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
 from solver.rounds import Reached, Start, reach
 
-GAP = 1e-3
+GAP = 0.999e-3
 """What an answer is proven within: of the cost as a share of it, of unmet shares as it is."""
 DEAR = 100.0
 """Unmet demand, over the dearest way to meet it, where the relaxation shall avoid it."""
@@ -118,7 +118,8 @@ class _Steps:
         price = self._dearest()
         value = self._value(start.plan, "cost")
         self._relaxed = relax(self.board.columns, self._new_cost(), price * weight, start.aim.spare)
-        aim = replace(start.aim, dear=price * weight, priced=True, absolute=GAP * value, total=total)
+        dear, unmet = price * weight, price * total
+        aim = replace(start.aim, dear=dear, priced=True, relative=GAP, absolute=0.0, paid=unmet, total=total)
         found = self._reach(
             replace(
                 start,
@@ -126,12 +127,12 @@ class _Steps:
                 step="cost",
                 ends=start.ends._replace(total=total),
                 price=self._relaxed.row_price,
-                dear=price * weight,
-                value=value + price * total,
-                paid=price * total,
+                dear=dear,
+                value=value + unmet,
+                paid=unmet,
             )
         )
-        steps.append(("cost", self._partial(found, "cost", price * total)))
+        steps.append(("cost", self._partial(found, "cost", unmet)))
         return self._solved(found.plan, steps)
 
     # ---------------------------------------------------------------------------------------------- parts

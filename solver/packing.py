@@ -44,6 +44,8 @@ class Aim:
     relative: float = 0.0
     """Good enough: within this share of the best plan's value,"""
     absolute: float = 0.0
+    paid: float = 0.0
+    """Of a plan's value, what stands for unmet demand: what is left open is a share of the rest."""
     """or within this of it."""
     total: float = np.inf
     """The most that weighted unmet shares may sum up to."""
@@ -52,7 +54,8 @@ class Aim:
 
     def target(self, best: float) -> float:
         """A bound of so much ends the search."""
-        return best - max(self.relative * best, self.absolute) if np.isfinite(best) else best
+        open_ = max(self.relative * (best - self.paid), self.absolute)
+        return best - open_ if np.isfinite(best) else best
 
 
 @dataclass(frozen=True, eq=False)
