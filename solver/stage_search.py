@@ -106,30 +106,40 @@ def _place_rows(
         np.empty(size, dtype=np.int64),
     )
     for i in range(count):
-        pattern = 0
-        for node in range(size - 1):
-            if rows[i, node] == rows[i, node + 1]:
-                pattern |= 1 << node
-        for mask in range(1, 1 << size):
-            left, node, k = mask, 0, 0
-            while left:
-                if left & 1:
-                    who[mask, k] = rows[i, node]
-                    k += 1
-                left >>= 1
-                node += 1
-            who[mask, k] = -1
-        best = floors[i]
+        pattern, best = _list_members(rows[i], who), floors[i]
         for s in range(1, min(size, tables[0].shape[3]) + 1):
-            best = _place_stages(rows[i], who, pattern, s, best, tables, parts, work, found, i)
+            best = _place_as(s, rows[i], who, pattern, best, tables, parts, work, found, i)
 
 
 @njit(cache=True, nogil=True)
-def _place_stages(
+def _list_members(nodes: Bytes, who: Longs) -> int:
+    """Which nodes equal the next (`solver.partitions`).
+
+    Fills `who[mask]` with the configurations of the nodes in a mask, then -1. (A loop that ends at a mark is the
+    fastest for so few: compilers prepare loops of a known length for many.)
+    """
+    pattern = 0
+    for node in range(len(nodes) - 1):
+        if nodes[node] == nodes[node + 1]:
+            pattern |= 1 << node
+    for mask in range(1 << len(nodes)):
+        left, node, k = mask, 0, 0
+        while left:
+            if left & 1:
+                who[mask, k] = nodes[node]
+                k += 1
+            left >>= 1
+            node += 1
+        who[mask, k] = -1
+    return pattern
+
+
+@njit(cache=True, nogil=True)
+def _place_as(
+    s: int,
     nodes: Bytes,
     who: Longs,
     pattern: int,
-    s: int,
     best: float,
     tables: Tables,
     parts: Parts,
@@ -137,7 +147,7 @@ def _place_stages(
     found: tuple[Floats, Bytes, Bytes, Shorts, Bytes],
     i: int,
 ) -> float:
-    """The most that a combination gives as S stages or before; fills row i of `found` where that is more."""
+    """The most that a combination gives as S stages, or `best`; fills row i of `found` where it is more."""
     that, before, peaks, offsets, tp = tables
     groups, ends, starts, others = parts
     reach, lack, least, cut = work
@@ -148,7 +158,7 @@ def _place_stages(
     for g in range(groups[pattern, s - 1], groups[pattern, s]):
         end, p, held, spare = ends[g], starts[g], -1, 0.0
         while p < starts[g + 1] and bound >= total:
-            if held < 0:
+            if held < 0:  # at first, and when `best` has changed
                 room = reach[0, whole ^ end] + offset * (s - 1)
                 limit = reach[1, end] + offset
                 held = _last_holds(rates[LAST], who, end, best, s, limit, room, total)
