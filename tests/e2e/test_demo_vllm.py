@@ -1,9 +1,10 @@
 """`coral demo --engine vllm`: answers from engines behind guards, and nothing of them stays, however it ends.
 
-On vLLM itself, and on its double, which starts in a second.
+On vLLM itself where that must be there (CORAL_REQUIRE), else on its double, which starts in a second.
 """
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,11 @@ ANSWERS_S = 20.0
 """How long clients are let ask once an instance serves."""
 
 
-@pytest.fixture(params=["double", pytest.param("vllm", marks=pytest.mark.vllm)])
+REAL = pytest.param("vllm", marks=pytest.mark.vllm)
+ENGINES = [REAL if "vllm" in os.environ.get("CORAL_REQUIRE", "") else "double"]
+
+
+@pytest.fixture(params=ENGINES)
 def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
     env = of_the_double(tmp_path) if request.param == "double" else installed()
     made = Demo(tmp_path, "--engine", "vllm", env=env)
