@@ -5,8 +5,8 @@ behind us could read in another way: a hidden line, or a second opinion of where
 """
 
 import re
-from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 from multidict import CIMultiDict
 
@@ -24,12 +24,10 @@ _STATUS = re.compile(rf"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: {_TEXT})?")
 _FIELD = re.compile(rf"([!#$%&'*+.^_`|~0-9A-Za-z-]+):({_TEXT})")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
-_SHORT_SIZE = re.compile(rb"([0-9A-Fa-f]{1,6})\r\n")
 
 
 # --- heads -------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """The head of an answer; `length` as it tells it, None without one."""
 
     status: int
@@ -95,7 +93,8 @@ def _field(line: str) -> tuple[str, str]:
     found = _FIELD.fullmatch(line)
     if found is None:
         raise ValueError(f"header {line[:80]!r}")
-    return found[1], found[2].strip(" \t")
+    name, value = found.groups()
+    return name, value.strip(" \t")
 
 
 def _is_chunked(headers: CIMultiDict[str]) -> bool:
@@ -224,10 +223,7 @@ class ByChunks:
         self._rest = rest
 
     def _size(self, line: bytes) -> None:
-        size = _SIZE.fullmatch(line)
-        if size is None:
-            raise ValueError(f"a chunk of {line[:80]!r} bytes")
-        self._left = int(size[1], 16)
+        self._left = _size_of(line)
         self._line = self._after if self._left else self._trailer
         self._between = False
 
@@ -243,7 +239,19 @@ class ByChunks:
 
 def _only_chunk(data: bytes) -> bytes:
     """The body's part in one whole chunk, as a token comes mostly; nothing if it is anything else."""
-    size = _SHORT_SIZE.match(data)
-    if size and data.endswith(_CRLF) and len(data) == size.end() + int(size[1], 16) + 2:
-        return data[size.end() : -2]
+    end = data.find(_CRLF, 0, 8)
+    if end > 0 and data.endswith(_CRLF) and len(data) == end + 4 + _short_size_of(data[:end]):
+        return data[end + 2 : -2]
     return b""
+
+
+def _size_of(line: bytes) -> int:
+    """Of a chunk, whose first line this is."""
+    size = _SIZE.fullmatch(line)
+    if size is None:
+        raise ValueError(f"a chunk of {line[:80]!r} bytes")
+    return int(size[1], 16)
+
+
+_short_size_of = lru_cache(1024)(_size_of)
+"""Events of a stream have few sizes. What is remembered must be short: lines may have extensions."""
