@@ -146,9 +146,9 @@ async def served(
     try:
         await _healthy(base_url, engine, log, start_within_s)
         yield base_url
-    finally:
-        engine.terminate()  # in order, so that it leaves nothing behind
+        engine.terminate()
         await within(_END_S, engine.exited())
+    finally:
         await engine.end()
 
 
