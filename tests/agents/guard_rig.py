@@ -65,6 +65,10 @@ class Host:
         """All processes of all ranks here, guards included."""
         return processes.tagged(TAG, self._ours)
 
+    def memory(self) -> list[str]:
+        """Files of its engines' shared memory that still are there."""
+        return [path for path in self.segments if Path(path).exists()]
+
     def temps(self) -> list[Path]:
         """Temporary folders of its engines that still are there."""
         return list(guard_temp.left_by(self._ours))
@@ -203,5 +207,5 @@ def nothing_left(hosts: Sequence[Host]) -> None:
     """No process, no shared memory of one that was killed, and no temporary folder."""
     for host in hosts:
         assert host.living() == []
-        assert [path for path in host.segments if Path(path).exists()] == []
+        assert host.memory() == []
         assert host.temps() == []

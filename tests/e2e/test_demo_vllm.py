@@ -54,9 +54,11 @@ def installed() -> dict[str, str]:
 
 def engines(demo: Demo) -> set[int]:
     """The processes of guards and of what runs under them: `CORAL_RANK` names their rank."""
-    return {
-        process.pid for process in processes.tagged(TAG, lambda tag: tag.startswith(f"{demo.state_dir}/"))
-    }
+
+    def of_a_rank(tag: str) -> bool:  # and not of the reference, which ends with the demo
+        return tag.startswith(f"{demo.state_dir}/") and "/guards/" in tag
+
+    return {process.pid for process in processes.tagged(TAG, of_a_rank)}
 
 
 def others(demo: Demo) -> set[int]:
