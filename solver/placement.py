@@ -174,11 +174,15 @@ def describe(roofline: Roofline, found: Found) -> Placement:
     stages = _stages(roofline, found)
     model, args = roofline.model.name, variant.vllm_args
     template = Template(
-        id=Template.identity(model, variant.name, args, roofline.phase, RUNTIME, names, stages),
+        id=Template.identity(
+            model, variant.name, args, roofline.phase, RUNTIME, names, stages, variant.revision
+        ),
         model=model,
         variant=variant.name,
         checkpoint=variant.checkpoint,
         vllm_args=args,
+        revision=variant.revision,
+        unverified=variant.unverified,
         phase=roofline.phase,
         runtime=RUNTIME,
         nodes=names,
