@@ -21,6 +21,7 @@ from pydantic import (
     Field,
     FilePath,
     SecretStr,
+    ValidationError,
     ValidationInfo,
     field_validator,
 )
@@ -35,6 +36,7 @@ from pydantic_settings import (
 from schemas.base import Millis, Name
 from schemas.catalog import SHIPPED_CATALOG
 from schemas.performance import SHIPPED_EFFICIENCIES
+from schemas.policy import CorePolicy
 from schemas.secret import is_secret
 from schemas.topics import AUDIT_MS, Topic
 
@@ -154,6 +156,7 @@ class ControlSettings(BaseModel):
     """Node configurations to plan with; empty means all that the catalog has a list price of."""
     policy: dict[str, Annotated[float, AfterValidator(_whole)]] = {}
     """Overrides of `schemas.policy.CorePolicy`, by field."""
+
     headroom: HeadroomChoice = "auto"
     """What demand is multiplied by so that bursts keep the promises."""
     headroom_of: dict[str, HeadroomChoice] = {}
@@ -163,6 +166,16 @@ class ControlSettings(BaseModel):
     solve_fuse_s: Annotated[float, Field(gt=0)] = 20.0
     snapshot_every: Annotated[int, Field(ge=1)] = 1000
     """Records of the control log between two snapshots."""
+
+    @field_validator("policy")
+    @classmethod
+    def _is_a_policy(cls, given: dict[str, float]) -> dict[str, float]:
+        try:
+            CorePolicy.model_validate({"served": (), **given})
+        except ValidationError as error:
+            wrong = (f"{'.'.join(map(str, e['loc']))}: {e['input']!r}, {e['msg']}" for e in error.errors())
+            raise ValueError("; ".join(wrong)) from error
+        return given
 
 
 class NodeSettings(BaseModel):

@@ -75,5 +75,5 @@ class ServiceLevel(Frozen):
     ttft: tuple[Objective, ...] = Field(min_length=1)
     tpot: tuple[Objective, ...] = Field(min_length=1)
     workload: Workload
-    drain_deadline_s: Positive | None = None
+    drain_deadline_s: Annotated[float, Field(ge=5, le=7 * 86_400)] | None = None
     """The longest that a drain waits for open answers; None is the policy's."""

@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser where PyYAML was built with it: ten times as fast, the same marks."""
+_ANY = TypeAdapter[object](object, config=ConfigDict(ser_json_inf_nan="constants"))
+"""Infinities stay what they are, for the model to refuse; by default they would become null."""
 
 
 def load_yaml(model: type[Model], path: Path) -> Model:
@@ -24,7 +26,7 @@ def load_yaml(model: type[Model], path: Path) -> Model:
     with path.open("rb") as file:
         content = yaml.load(file, Loader=LOADER)  # noqa: S506 - a safe one
     # JSON in between, so that YAML's lists meet the strict models as JSON arrays do.
-    plain = TypeAdapter(object).dump_json(content)
+    plain = _ANY.dump_json(content)
     try:
         return model.model_validate_json(plain)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """Measured kernels as samples: what the model says of each point, beside what was measured.
 
-Held out of every fit, so that errors are of shapes that it has not seen:
+Held out of every fit, so that errors are of shapes hardly seen by it (some of Vidur's models share one):
 
 - matrix products with a side of 5120, 8192 or 10240 (the hidden sizes of Phi-4, Qwen3-32B and Llama-3-70B);
 - attention with 40 or 64 heads;

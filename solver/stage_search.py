@@ -115,8 +115,8 @@ def _place_rows(
 def _list_members(nodes: Bytes, who: Longs) -> int:
     """Which nodes equal the next (`solver.partitions`).
 
-    Fills `who[mask]` with the configurations of the nodes in a mask, then -1. (A loop that ends at a mark is the
-    fastest for so few: compilers prepare loops of a known length for many.)
+    Fills `who[mask]` with the configurations of the nodes in a mask, then -1. (A loop that ends at a mark is
+    the fastest for so few: compilers prepare loops of a known length for many.)
     """
     pattern = 0
     for node in range(len(nodes) - 1):

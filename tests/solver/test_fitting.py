@@ -68,21 +68,23 @@ def test_what_ships_is_what_the_fit_gives(measured: Measured) -> None:
     """But for the last digits, which another processor's arithmetic may move."""
     fitted, shipped = fit(measured, GPUS), load_efficiencies()
     assert [e.gpu for e in fitted.gpus] == [e.gpu for e in shipped.gpus]
-    for now, then in zip(numbers(fitted), numbers(shipped), strict=True):
-        assert now == pytest.approx(then, rel=0.02, abs=0.002)
+    for (where, now), (_, then) in zip(numbers(fitted), numbers(shipped), strict=True):
+        is_error = "evidence" in where  # which may be nothing at all; constants are seconds and shares
+        assert now == pytest.approx(then, rel=0.05, abs=0.005 if is_error else 1e-7), where
 
 
-def numbers(efficiencies: Efficiencies) -> list[float]:
-    found: list[float] = []
-    stack: list[object] = [efficiencies.model_dump()]
+def numbers(efficiencies: Efficiencies) -> list[tuple[str, float]]:
+    """All of them, each with where it stands."""
+    found: list[tuple[str, float]] = []
+    stack: list[tuple[str, object]] = [("", efficiencies.model_dump())]
     while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            stack += list(item.values())
-        elif isinstance(item, list | tuple):
-            stack += list(item)
-        elif isinstance(item, float):
-            found.append(item)
+        where, value = stack.pop()
+        if isinstance(value, dict):
+            stack += [(f"{where}.{key}", inner) for key, inner in value.items()]
+        elif isinstance(value, list | tuple):
+            stack += [(f"{where}[{n}]", inner) for n, inner in enumerate(value)]
+        elif isinstance(value, int | float):
+            found.append((where, float(value)))
     return found
 
 
