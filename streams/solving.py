@@ -21,7 +21,7 @@ from streams.solve_worker import LENGTH, SolveError, frame
 __all__ = ["SolveError", "Solver"]
 
 START_S = 600.0
-"""A guard against hangs: a library takes some 5 s to build for the whole catalog, once, and its search some 10 s
+"""A guard against hangs. A library takes some 5 s to build for the whole catalog, once, and its search 10 s
 to compile where nobody has."""
 
 
