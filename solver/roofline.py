@@ -94,7 +94,7 @@ class Roofline:
     )
     _rounds: dict[tuple[str, int], Round] = field(init=False, default_factory=dict, repr=False, compare=False)
     _rooms: dict[Slot, Floats] = field(init=False, default_factory=dict, repr=False, compare=False)
-    _most: dict[tuple[Slot, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _deepest: dict[Slot, Floats] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", Shape(self.model.architecture, self.variant))
@@ -228,11 +228,9 @@ class Roofline:
 
     def most_layers(self, slot: Slot, stages: int) -> int:
         """Layers that a stage's memory holds at the smallest batch, whatever time they take."""
-        key = (slot, stages)
-        if key not in self._most:
-            depth = self.memory_depth(slot, self.layer_counts, float(BATCHES[0]))
-            self._most[key] = int((depth >= stages).sum())
-        return self._most[key]
+        if slot not in self._deepest:
+            self._deepest[slot] = self.memory_depth(slot, self.layer_counts, float(BATCHES[0]))
+        return int((self._deepest[slot] >= stages).sum())
 
     def memory_depth(self, slot: Slot, layers: Floats, batch: Values) -> Floats:
         """The largest S for which a stage's memory holds `layers` and the cache of S `batch` requests.

@@ -10,12 +10,10 @@ from typing import Annotated
 
 import typer
 import yaml
-from aiokafka.errors import KafkaConnectionError, KafkaError
 from pydantic import ValidationError
 from rich.console import Console
 
 from agents.files import make_writable
-from agents.state_dir import StateError, owned
 from schemas.codec import describe
 from schemas.settings import Settings
 
@@ -37,10 +35,27 @@ def bad_input() -> Iterator[None]:
         yield
     except ValidationError as error:
         raise refused(describe(error)) from error
-    except KafkaError as error:
-        raise refused(f"Kafka: {error}") from error
-    except (ValueError, OSError, StateError, yaml.YAMLError) as error:
+    except (ValueError, OSError, yaml.YAMLError) as error:
         raise refused(" ".join(str(error).split())) from error  # YAML's errors have several lines
+    except _kafka_error() as error:
+        raise refused(f"Kafka: {error}") from error
+    except _state_error() as error:
+        raise refused(str(error)) from error
+
+
+def _kafka_error() -> type[Exception]:
+    """Loaded once something was raised: most commands do without a Kafka client, which takes its time."""
+    from aiokafka.errors import KafkaError
+
+    of_clients: type[Exception] = KafkaError
+    return of_clients
+
+
+def _state_error() -> type[Exception]:
+    """Likewise."""
+    from agents.state_dir import StateError
+
+    return StateError
 
 
 def state_folder(settings: Settings, *names: str) -> Path:
@@ -66,6 +81,8 @@ def own_folder(settings: Settings, who: str, *names: str) -> Iterator[Path]:
         StateError: another process has it.
     """
     folder = state_folder(settings, *names)
+    from agents.state_dir import owned
+
     with owned(folder, who):
         yield folder
 
@@ -73,6 +90,8 @@ def own_folder(settings: Settings, who: str, *names: str) -> Iterator[Path]:
 @contextmanager
 def asking_kafka() -> Iterator[None]:
     """As `bad_input`, where Kafka is asked first: why it cannot be reached is said once, by us."""
+    from aiokafka.errors import KafkaConnectionError
+
     client = logging.getLogger("aiokafka")
     level = client.level
     client.setLevel(logging.CRITICAL)

@@ -53,10 +53,15 @@ def build(
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="vllm or coral; default: the set-up's.")] = None,
     n_max: Annotated[
-        int | None, typer.Option(help="Most nodes of a template; default: the set-up's.")
+        int | None,
+        typer.Option(
+            help="Most nodes of a template; default: the set-up's, else 6, or fewer where they make more "
+            "than 2 million combinations: of all that is sold, 4."
+        ),
     ] = None,
     rho: Annotated[
-        float | None, typer.Option(help="Most GPU memory, times the weights; default: the set-up's.")
+        float | None,
+        typer.Option(help="Most GPU memory, times the weights; default: the set-up's, else 12."),
     ] = None,
     catalog: Annotated[Path | None, typer.Option(help="Instead of the one that the set-up says.")] = None,
     cores: Annotated[int | None, typer.Option(help="How many to use; default: all.")] = None,
@@ -177,14 +182,18 @@ def _asked(
 
 
 def _older(path: Path) -> "Library | None":
-    """What is there already; what cannot be read as a library is built anew."""
+    """What is there already.
+
+    Raises:
+        LibraryError: it is no library, or one of another schema version; it may be dear to somebody.
+    """
     from solver.library import LibraryError
     from solver.library_file import load_library
 
     try:
-        return load_library(path)
-    except (FileNotFoundError, LibraryError):
-        return None
+        return load_library(path) if path.exists() else None
+    except LibraryError as error:
+        raise LibraryError(f"--out: {error}; with --fresh it is replaced") from error
 
 
 def _opened(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from schemas.catalog import Configuration, Phase, Runtime
+from solver.compiled import compiled
 from solver.kept import Kept, ServiceInputs
 from solver.partitions import partitions
 from solver.placement import Refusal, place, throughput_of
@@ -181,3 +182,15 @@ def test_a_node_that_adds_nothing_is_no_part_of_a_template(roofline: Make, nodes
     assert place(r, nodes("1xL4"), "coral") == Refusal("does-not-fit")
     with pytest.raises(ValueError, match="1xL4 would add nothing"):
         place(r, nodes("1xL4", "8xH200"), "coral")
+
+
+def test_loops_are_compiled_where_they_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a read-only disk without a home: numba then refuses to keep what it compiles."""
+
+    def njit(*, cache: bool = False, nogil: bool) -> Callable[[Callable[[int], int]], Callable[[int], int]]:
+        if cache:
+            raise RuntimeError("cannot cache function 'f': no locator available for file '/f.py'")
+        return lambda loop: lambda x: loop(x) + 1000 * nogil
+
+    monkeypatch.setattr("solver.compiled.njit", njit)
+    assert compiled(abs)(-2) == 1002

@@ -86,9 +86,18 @@ def test_a_build_says_what_it_took_and_what_it_made(folder: Path) -> None:
 def test_what_has_not_changed_is_taken_over(folder: Path) -> None:
     again = json.loads(build(folder, "coral.templates", "--json").stdout)
     assert sorted(key.split("/")[0] for key in again["taken_over"]) == ["gpt-oss-20b", "qwen3-32b"]
-    (folder / "junk.templates").write_text("no library")
-    anew = json.loads(build(folder, "junk.templates", "--json").stdout)
+    anew = json.loads(build(folder, "coral.templates", "--json", "--fresh").stdout)
     assert (anew["taken_over"], anew["digest"]) == ([], again["digest"])
+
+
+def test_a_file_that_is_no_library_is_not_overwritten(folder: Path) -> None:
+    dear = folder / "dear.yaml"
+    dear.write_text("no library")
+    result = build(folder, "dear.yaml")
+    assert result.exit_code == BAD_INPUT
+    assert result.stderr.startswith("coral: --out: dear.yaml: not a library file")
+    assert dear.read_text() == "no library"
+    assert build(folder, "dear.yaml", "--fresh").exit_code == 0
 
 
 def test_the_best_have_ids_and_prices_of_the_regions_asked_for(folder: Path) -> None:
