@@ -203,9 +203,7 @@ def _opened(
     from streams.libraries import open_library
 
     library = open_library(settings, file, catalog)
-    if library.figures is None:
-        raise RuntimeError("a library was opened without figures")
-    known = library.figures.catalog
+    known = library.rated_by.catalog
     sold = {f"{price.cloud}/{price.region}" for price in known.prices}
     if unknown := sorted(set(regions or ()) - sold):
         raise ValueError(f"--region: {unknown[0]!r}, expected one of {', '.join(sorted(sold))}")

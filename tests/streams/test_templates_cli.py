@@ -147,7 +147,13 @@ def test_the_controllers_library_is_looked_in_by_default(folder: Path) -> None:
     libraries = Path(".coral/libraries")
     libraries.mkdir(parents=True)
     (libraries / "one.templates").write_bytes((folder / "coral.templates").read_bytes())
-    assert "abc: in none of " in refused("explain", "template", "abc")
+    file = str(folder / "coral.templates")
+    best = told("templates", "best", file, "--service", PREFILL)["best"][PREFILL][0]["id"]
+    assert json.loads(coral("explain", "template", best, "--json").stdout)["id"] == best
+    (libraries / "one.templates").write_bytes(b"cut short")
+    said = refused("explain", "template", "abc")
+    assert "abc: in no library that is up to date; one.templates: not a library file" in said
+    assert "abc: in no library that is up to date" in refused("explain", "template", "abc", "--library", file)
 
 
 def test_a_library_of_another_catalog_is_refused_by_name(folder: Path) -> None:
