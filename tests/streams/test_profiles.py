@@ -134,9 +134,10 @@ def _the_library_follows(catalog: Catalog, profile: Profile) -> None:
     )
     assert (plain.inputs.profile, measured.inputs.profile) == (None, profile.digest)
     assert plain.digest != measured.digest
-    # The simulated engine is slower than an H100, and so is the node that is planned with now.
-    (fast,), (slow,) = plain.candidates, measured.candidates
-    assert slow.throughput < fast.throughput
+    # The simulated engine is slower than an H100, and so is the node that is planned with now; measured on a
+    # busy machine it may even be too slow for its promise, and then there is no template.
+    fast, slow = (sum(c.throughput for c in each.candidates) for each in (plain, measured))
+    assert slow < fast
 
 
 async def test_a_stop_keeps_what_was_measured(url: str, tmp_path: Path) -> None:
