@@ -15,7 +15,8 @@ from schemas.architecture import Architecture, LatentAttention
 from schemas.base import Frozen, Name, Positive, Whole, digest
 from schemas.catalog_parts import put_together
 from schemas.drafts import draft
-from schemas.marked import Fault, Steps, read_marked, unique
+from schemas.faults import Fault, FileError, Steps, unique
+from schemas.marked import read_marked
 from schemas.workload import Burstiness, Objective, Quantiles, ServiceLevel, Workload
 
 __all__ = [  # what the parts below are made of is to be had here too
@@ -301,12 +302,8 @@ PAPER_CATALOG = Path(__file__).parent / "data" / "paper"
 """The set-ups of arXiv 2605.04357, with prices of what nobody sells: to compare with it, not to plan by."""
 
 
-class CatalogError(ValueError):
+class CatalogError(FileError):
     """All that is wrong with a catalog's files."""
-
-    def __init__(self, faults: Sequence[Fault]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("; ".join(map(str, faults)))
 
 
 def load_catalog(path: Path = SHIPPED_CATALOG) -> Catalog:
@@ -332,6 +329,8 @@ def draft_catalog(path: Path, more: Callable[[Catalog], Broken] | None = None) -
         OSError: it cannot be read.
     """
     marked = read_marked(path)
+    if marked.unread:  # what seems to be missing may stand there
+        return Catalog(gpus=(), configurations=(), models=()), unique(marked.faults)
     put_together(marked)
     found = draft(Catalog, marked)
     made: Catalog = found.model

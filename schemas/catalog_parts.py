@@ -28,7 +28,8 @@ def _attach_levels(marked: Marked) -> None:
             )
         else:
             del level["model"]
-            model.setdefault("levels", []).append(level)
+            if isinstance(model.setdefault("levels", []), list):  # else the catalog's check names it
+                model["levels"].append(level)
     if _rows(levels) == levels:
         marked.data.pop("levels", None)  # else the catalog's check names it
 

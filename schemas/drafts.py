@@ -5,7 +5,8 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from schemas.marked import Marked, Steps
+from schemas.faults import Steps
+from schemas.marked import Marked
 
 
 class Draft(NamedTuple):
@@ -66,6 +67,8 @@ def _valid(adapter: TypeAdapter[Any], marked: Marked, steps: Steps, value: objec
         return adapter.validate_json(json.dumps(value, default=str))
     except ValidationError as error:
         for item in error.errors(include_url=False):
+            if item["type"] == "too_short" and item["input"]:
+                continue  # its entries are there and are told; that none is left follows from it
             marked.fault((*steps, *item["loc"][inner:]), _text(item["type"], item["msg"], item["input"]))
         return None
 

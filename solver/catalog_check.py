@@ -7,7 +7,7 @@ and expected. Each bound is far outside of what exists, so that it catches wrong
 from typing import NamedTuple
 
 from schemas.catalog import BF16_FROM, Broken, Catalog, Gpu, Model, ServiceLevel, Variant
-from schemas.marked import Steps
+from schemas.faults import Steps
 from solver.shapes import Shape
 
 DEGREES = (1, 2, 4, 8)

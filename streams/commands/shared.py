@@ -17,6 +17,7 @@ from rich.console import Console
 from agents.files import make_writable
 from agents.state_dir import StateError, owned
 from schemas.codec import describe
+from schemas.faults import FileError
 from schemas.settings import Settings
 
 BAD_INPUT = 2
@@ -32,9 +33,11 @@ def refused(text: str) -> typer.Exit:
 
 @contextmanager
 def bad_input() -> Iterator[None]:
-    """What a person gave and can mend: one line, exit code 2."""
+    """What a person gave and can mend: one line, or one for each fault of a file, and exit code 2."""
     try:
         yield
+    except FileError as error:
+        raise refused(str(error)) from error
     except ValidationError as error:
         raise refused(describe(error)) from error
     except KafkaError as error:

@@ -1,0 +1,42 @@
+"""What is wrong with files that people write: each fault with its file, line and key."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+Steps = Sequence[int | str]
+"""Way from the root to a value: keys and indices, as pydantic's `loc`."""
+
+
+class Place(NamedTuple):
+    """File and line, from 1."""
+
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong: where it stands, the key's dotted path, and what was found and expected."""
+
+    place: Place
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.key}: {self.text}"
+
+
+class FileError(ValueError):
+    """All that is wrong with a file, or the files of a folder; its text has one line a fault."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(map(str, faults)))
+
+
+def unique(faults: Iterable[Fault]) -> list[Fault]:
+    """In the order of the files and lines, each once."""
+    return sorted(set(faults), key=lambda f: (f.place.file.name, f.place.line, f.key, f.text))
