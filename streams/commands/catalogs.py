@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from schemas.catalog import PAPER_CATALOG, SHIPPED_CATALOG
-from schemas.settings import Settings
 from streams.commands import shared
 
 PANEL = "Performance"
@@ -14,7 +12,6 @@ app = typer.Typer()
 catalog_app = typer.Typer(no_args_is_help=True, help="Models, GPUs, regions, prices and promises.")
 app.add_typer(catalog_app, name="catalog", rich_help_panel=PANEL)
 
-NAMED = {"shipped": SHIPPED_CATALOG, "paper": PAPER_CATALOG}
 Where = Annotated[
     Path | None,
     typer.Argument(help="File or folder; or `shipped`, or `paper`; the settings' catalog if not given."),
@@ -28,7 +25,7 @@ def validate(context: typer.Context, path: Where = None) -> None:
     from solver.catalog_check import implausible
 
     with shared.bad_input():
-        catalog, faults = draft_catalog(_at(context.obj, path), implausible)
+        catalog, faults = draft_catalog(shared.catalog_at(context.obj, path), implausible)
     for fault in faults:
         typer.echo(str(fault), err=True)
     if faults:
@@ -56,16 +53,9 @@ def show(
     with shared.bad_input():
         if sum((model is not None, gpu is not None, prices)) > 1:
             raise ValueError("--model, --gpu, --prices: several given, expected at most one")
-        catalog = load_catalog(_at(context.obj, path))
+        catalog = load_catalog(shared.catalog_at(context.obj, path))
         view = catalog_view.view_of(catalog, model=model, gpu=gpu, prices=prices)
     if as_json:
         typer.echo(view.as_json())
     else:
         catalog_view.show(view)
-
-
-def _at(settings: Settings, path: Path | None) -> Path:
-    """A path that exists goes before a catalog's name."""
-    if path is None:
-        return settings.catalog
-    return path if path.exists() else NAMED.get(str(path), path)

@@ -42,7 +42,7 @@ def explain_node(
         str | None, typer.Option(help="alone, first, middle or last in the chain; default: middle, or alone.")
     ] = None,
     tp: Annotated[int | None, typer.Option(help="GPUs that share a layer; default: the best.")] = None,
-    catalog: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
+    catalog: shared.Catalog = None,
     efficiencies: Annotated[Path | None, typer.Option(help="Default: those of the settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
@@ -56,7 +56,7 @@ def explain_node(
 
     settings: Settings = context.obj
     with shared.bad_input():
-        known = load_catalog(catalog or settings.catalog)
+        known = load_catalog(shared.catalog_at(settings, catalog))
         node = _one_of("gpu", gpu, {c.name: c for c in known.configurations})
         at = None if place is None else _one_of("place", place, {name: name for name in PLACES})
         profile = load_profile(settings.profiles, known)

@@ -1,7 +1,6 @@
 """How far above the measured demand of a service is planned, and why."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -18,17 +17,17 @@ def explain_headroom(
     rate: Annotated[float, typer.Option(help="Requests/s that come to it.")],
     slo_class: Annotated[str | None, typer.Option(help="Default: the model's first.")] = None,
     phase: Annotated[str, typer.Option(help="prefill, decode or both.")] = "both",
-    catalog: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
+    catalog: shared.Catalog = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Say what demand is multiplied by so that bursts keep the promises, by promise and by rate."""
     from schemas.catalog import Phase, load_catalog
-    from streams.allowances import explain
+    from streams.allowances import check_services, explain
 
     with shared.bad_input():
         levels = {
             (m.name, level.slo_class): level
-            for m in load_catalog(catalog or context.obj.catalog).models
+            for m in load_catalog(shared.catalog_at(context.obj, catalog)).models
             for level in m.levels
         }
         kinds = [kind for kind in levels if kind[0] == model and slo_class in (None, kind[1])]
@@ -40,6 +39,7 @@ def explain_headroom(
             raise ValueError(f"--phase: {phase!r}, expected one of {', '.join(phases)}")
         if not 0 < rate < float("inf"):
             raise ValueError(f"--rate: {rate}, expected a finite number above 0")
+        check_services(context.obj, levels)
         found = explain(context.obj, kinds[0], levels[kinds[0]], phases[phase], rate)
     typer.echo(found.model_dump_json() if as_json else "\n".join(_lines(found)))
 

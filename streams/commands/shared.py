@@ -16,11 +16,17 @@ from rich.console import Console
 
 from agents.files import make_writable
 from agents.state_dir import StateError, owned
+from schemas.catalog import PAPER_CATALOG, SHIPPED_CATALOG
 from schemas.codec import describe
 from schemas.faults import FileError
 from schemas.settings import Settings
 
 BAD_INPUT = 2
+NAMED = {"shipped": SHIPPED_CATALOG, "paper": PAPER_CATALOG}
+Catalog = Annotated[
+    Path | None,
+    typer.Option("--catalog", help="File or folder; or `shipped`, or `paper`; default: the settings'."),
+]
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
 
 
@@ -44,6 +50,13 @@ def bad_input() -> Iterator[None]:
         raise refused(f"Kafka: {error}") from error
     except (ValueError, OSError, StateError, yaml.YAMLError) as error:
         raise refused(" ".join(str(error).split())) from error  # YAML's errors have several lines
+
+
+def catalog_at(settings: Settings, path: Path | None) -> Path:
+    """A catalog's place by its path or name; a path that exists goes first, none is the settings'."""
+    if path is None:
+        return settings.catalog
+    return path if path.exists() else NAMED.get(str(path), path)
 
 
 def state_folder(settings: Settings, *names: str) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -106,3 +107,20 @@ def test_it_goes_by_the_settings() -> None:
     shipped = load_settings()
     files = ("--catalog", str(shipped.catalog), "--efficiencies", str(shipped.efficiencies))
     assert explain(*ASKED, "--json").stdout == explain(*ASKED, *files, "--json").stdout
+
+
+def test_a_catalog_may_be_named() -> None:
+    assert explain(*ASKED, "--catalog", "shipped").stdout == explain(*ASKED).stdout
+    assert explain(*ASKED, "--catalog", "paper").exit_code == 0
+
+
+def test_files_that_hurt_are_refused_at_once(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.yaml"
+    rows = ["a: &a [x, x]"] + [
+        f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    bomb.write_text("\n".join(rows))
+    for option in ("--efficiencies", "--catalog"):
+        result = explain(*ASKED, option, str(bomb))
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"coral: {bomb}:7: body: aliases add")

@@ -46,3 +46,26 @@ def test_settings_count(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_not_there_is_refused(options: tuple[str, ...], named: str) -> None:
     assert named in said(*options, code=2)
+
+
+def test_a_catalog_may_be_named() -> None:
+    asked = ("--model", "phi-4-14b", "--rate", "10")
+    assert said(*asked, "--catalog", "shipped") == said(*asked)
+    assert "demand x" in said(*asked, "--catalog", "paper")
+
+
+def test_settings_of_a_service_that_is_none_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORAL_CONTROL__HEADROOM_OF", '{"phi-4/interactive": 2}')
+    told = said("--model", "phi-4-14b", "--rate", "10", code=2)
+    assert "control.headroom_of: ['phi-4/interactive'] not served, expected some of " in told
+
+
+@pytest.mark.parametrize("given", ["0.5", "nan", "inf", "maybe", "[]"])
+def test_a_setting_that_cannot_be_is_refused_in_our_words(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("CORAL_CONTROL__HEADROOM", given)
+    told = said("--model", "phi-4-14b", "--rate", "10", code=2)
+    assert told.startswith(
+        "coral: control.headroom: expected auto, off, or a finite number of at least 1 (got "
+    )
