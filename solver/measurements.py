@@ -4,7 +4,7 @@ import csv
 import gzip
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -39,6 +39,8 @@ COLUMNS = {
     ),
 }
 """The files that are read, with their columns; all but `WORDS` are positive numbers (`window` may be 0)."""
+HELD_MODELS = ("Llama-2-70b-hf", "Llama-2-7b-hf", "Meta-Llama-3-70B")
+"""Of Vidur's: about a third of its points."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,14 @@ class Measured:
 
     tables: dict[str, Table]
     architectures: dict[str, Architecture]
+    held_models: tuple[str, ...] = HELD_MODELS
 
     def __getitem__(self, name: str) -> Table:
         return self.tables[name]
 
     def with_table(self, name: str, table: Table) -> "Measured":
         """The same with another table in a table's place."""
-        return Measured({**self.tables, name: table}, self.architectures)
+        return replace(self, tables={**self.tables, name: table})
 
     def shape(self, model: str, weight_bits: float = 16, expert_bits: float | None = None) -> Shape:
         """A model in a precision; a plain FFN of two matrices counts as a gated one with as many weights."""
