@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,8 @@ from streams.commands import shared
 if TYPE_CHECKING:
     from schemas.catalog import Catalog
     from schemas.performance import Efficiencies
-    from solver.profiles import Profile
+    from solver.correction import Compared
+    from solver.points import Point, Profile
 
 PANEL = "Performance"
 app = typer.Typer()
@@ -42,6 +44,7 @@ def import_(
     from agents.files import write_atomically
     from schemas.catalog import load_catalog
     from schemas.performance import load_efficiencies
+    from solver.points import Profile
     from solver.profile_csv import read
     from solver.strict_csv import TableError
 
@@ -51,26 +54,52 @@ def import_(
             raise ValueError(f"--out: {target}, expected a name that ends in .yaml or .json")
         catalog = load_catalog(context.obj.catalog)
         try:
-            profile = read(file.read_bytes(), str(file), catalog)
+            points = read(file.read_bytes(), str(file), catalog)
+            profile = Profile(points=tuple(points))
+            _compare(str(file), points, profile, catalog, load_efficiencies(context.obj.efficiencies))
         except TableError as error:
             raise shared.refused(str(error)) from error
-        _compare(profile, catalog, load_efficiencies(context.obj.efficiencies))
         write_atomically(target, _spelt(profile, as_json=target.suffix == ".json"))
     typer.echo(f"{target}: {len(profile.points)} points, digest {profile.digest}")
 
 
-def _compare(profile: "Profile", catalog: "Catalog", efficiencies: "Efficiencies") -> None:
-    """Print how far the model is off each point."""
-    from solver.correction import compare
+def _compare(
+    file: str,
+    lines: "Mapping[Point, int]",
+    profile: "Profile",
+    catalog: "Catalog",
+    efficiencies: "Efficiencies",
+) -> None:
+    """Print how far the model is off each point.
 
+    Raises:
+        TableError: a time is so short that no factor reaches it.
+    """
+    from solver.correction import compare
+    from solver.strict_csv import Problem, TableError
+
+    compared: list[Compared] = []
     for name, variant_name in sorted({(p.model, p.variant) for p in profile.points}):
         model = catalog.model(name)
         variant = next(v for v in model.variants if v.name == variant_name)
-        for one in compare(catalog, efficiencies, model, variant, profile.of(name, variant_name)).points:
-            place = f"{name}/{variant_name} on {one.point.tp}x{one.point.gpu}, pp {one.point.pp}"
-            load = f"{one.at:.4g} {'prompt tokens' if one.what == 'TTFT' else 'sequences'}"
-            times = f"measured {one.measured_ms:.4g} ms, modelled {one.modelled_ms:.4g} ms"
-            typer.echo(f"{place}, {load}: {one.what} {times}, layers x {one.factor:.3g}")
+        compared += compare(catalog, efficiencies, model, variant, profile.of(name, variant_name)).points
+    if beyond := [
+        Problem(lines[one.point], f"mean_{one.what.lower()}_ms", f"{one.measured_ms:g}", _more_than(one))
+        for one in compared
+        if one.beyond
+    ]:
+        raise TableError(file, beyond)
+    for one in compared:
+        point = one.point
+        place = f"{point.model}/{point.variant} on {point.tp}x{point.gpu}, pp {point.pp}"
+        load = f"{one.at:.4g} {'prompt tokens' if one.what == 'TTFT' else 'sequences'}"
+        times = f"measured {one.measured_ms:.4g} ms, modelled {one.modelled_ms:.4g} ms"
+        typer.echo(f"{place}, {load}: {one.what} {times}, layers x {one.factor:.3g}")
+
+
+def _more_than(one: "Compared") -> str:
+    seconds = "; is it in seconds?" if 1000 * one.measured_ms > one.least_ms else ""
+    return f"more than {one.least_ms:.3g} ms, which its fixed parts are modelled to take{seconds}"
 
 
 def _spelt(profile: "Profile", *, as_json: bool) -> str:
