@@ -201,12 +201,21 @@ def fit(
     from agents.files import write_atomically
     from schemas.catalog import load_catalog
     from solver.fitting import fit as fit_all
-    from solver.measurements import SHIPPED, load
+    from solver.measured_check import TOLD, impossible
+    from solver.measurements import SHIPPED, load, place_of
     from solver.validation import compare
 
     with shared.bad_input():
         catalog = load_catalog(context.obj.catalog)
-        measured = load(SHIPPED if data is None else data)
+        folder = SHIPPED if data is None else data
+        measured = load(folder)
+        if wrong := list(impossible(measured, {gpu.name: gpu for gpu in catalog.gpus})):
+            raise shared.refused(
+                "\n".join(
+                    f"{place_of(folder, w.table, w.row)}, {w.column}: {w.value}, expected {w.expected}"
+                    for w in wrong[:TOLD]
+                )
+            )
         efficiencies = fit_all(measured, catalog.gpus)
         write_atomically(out, efficiencies.yaml())
     for one in compare(measured, catalog.gpus, efficiencies):
