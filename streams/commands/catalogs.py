@@ -24,7 +24,7 @@ def validate(context: typer.Context, path: Where = None) -> None:
     from schemas.catalog import draft_catalog
     from solver.catalog_check import implausible
 
-    with shared.bad_input():
+    with shared.bad_input(), shared.reading("catalog" if path is None else "PATH"):
         catalog, faults = draft_catalog(shared.catalog_at(context.obj, path), implausible)
     for fault in faults:
         typer.echo(str(fault), err=True)
@@ -47,13 +47,12 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Show what a catalog says, in short or of one model, one GPU, or its prices."""
-    from schemas.catalog import load_catalog
     from streams import catalog_view
 
     with shared.bad_input():
         if sum((model is not None, gpu is not None, prices)) > 1:
             raise ValueError("--model, --gpu, --prices: several given, expected at most one")
-        catalog = load_catalog(shared.catalog_at(context.obj, path))
+        catalog = shared.read_catalog(context.obj, path, "PATH")
         view = catalog_view.view_of(catalog, model=model, gpu=gpu, prices=prices)
     if as_json:
         typer.echo(view.as_json())

@@ -17,17 +17,17 @@ def explain_headroom(
     rate: Annotated[float, typer.Option(help="Requests/s that come to it.")],
     slo_class: Annotated[str | None, typer.Option(help="Default: the model's first.")] = None,
     phase: Annotated[str, typer.Option(help="prefill, decode or both.")] = "both",
-    catalog: shared.Catalog = None,
+    catalog: shared.CatalogOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Say what demand is multiplied by so that bursts keep the promises, by promise and by rate."""
-    from schemas.catalog import Phase, load_catalog
+    from schemas.catalog import Phase
     from streams.allowances import check_services, explain
 
     with shared.bad_input():
         levels = {
             (m.name, level.slo_class): level
-            for m in load_catalog(shared.catalog_at(context.obj, catalog)).models
+            for m in shared.read_catalog(context.obj, catalog).models
             for level in m.levels
         }
         kinds = [kind for kind in levels if kind[0] == model and slo_class in (None, kind[1])]

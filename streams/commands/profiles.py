@@ -42,7 +42,6 @@ def import_(
     planner goes by it.
     """
     from agents.files import write_atomically
-    from schemas.catalog import load_catalog
     from schemas.performance import load_efficiencies
     from solver.points import Profile
     from solver.profile_csv import read
@@ -52,11 +51,13 @@ def import_(
     with shared.bad_input():
         if target.suffix not in {".yaml", ".yml", ".json"}:
             raise ValueError(f"--out: {target}, expected a name that ends in .yaml or .json")
-        catalog = load_catalog(context.obj.catalog)
+        catalog = shared.read_catalog(context.obj, None)
         try:
             points = read(file.read_bytes(), str(file), catalog)
             profile = Profile(points=tuple(points))
-            _compare(str(file), points, profile, catalog, load_efficiencies(context.obj.efficiencies))
+            with shared.reading("efficiencies"):
+                efficiencies = load_efficiencies(context.obj.efficiencies)
+            _compare(str(file), points, profile, catalog, efficiencies)
         except TableError as error:
             raise shared.refused(str(error)) from error
         write_atomically(target, _spelt(profile, as_json=target.suffix == ".json"))
@@ -145,7 +146,6 @@ def run(
     were measured by then are in the file. Nobody else should use the endpoint meanwhile.
     """
     from agents.load_endpoint import Target
-    from schemas.catalog import load_catalog
     from streams.commands.profile_run import Plan, Subject, loads, measure
 
     answered = 1 if phase == "prefill" else output_tokens
@@ -159,7 +159,7 @@ def run(
             out,
         )
         plan.check()
-        catalog = load_catalog(context.obj.catalog)
+        catalog = shared.read_catalog(context.obj, None)
         plan = plan.in_words_of(catalog)
         rows, interrupted = asyncio.run(measure(plan, typer.echo))
     if rows:
@@ -199,16 +199,16 @@ def fit(
     Name the file in `efficiencies` of the settings, and the planner goes by it.
     """
     from agents.files import write_atomically
-    from schemas.catalog import load_catalog
     from solver.fitting import fit as fit_all
     from solver.measured_check import TOLD, impossible
     from solver.measurements import SHIPPED, load, place_of
     from solver.validation import compare
 
     with shared.bad_input():
-        catalog = load_catalog(context.obj.catalog)
+        catalog = shared.read_catalog(context.obj, None)
         folder = SHIPPED if data is None else data
-        measured = load(folder)
+        with shared.reading("--data"):
+            measured = load(folder)
         if wrong := list(impossible(measured, {gpu.name: gpu for gpu in catalog.gpus})):
             raise shared.refused(
                 "\n".join(

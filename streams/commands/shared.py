@@ -16,14 +16,14 @@ from rich.console import Console
 
 from agents.files import make_writable
 from agents.state_dir import StateError, owned
-from schemas.catalog import PAPER_CATALOG, SHIPPED_CATALOG
+from schemas.catalog import PAPER_CATALOG, SHIPPED_CATALOG, Catalog, load_catalog
 from schemas.codec import describe
 from schemas.faults import FileError
 from schemas.settings import Settings
 
 BAD_INPUT = 2
 NAMED = {"shipped": SHIPPED_CATALOG, "paper": PAPER_CATALOG}
-Catalog = Annotated[
+CatalogOption = Annotated[
     Path | None,
     typer.Option("--catalog", help="File or folder; or `shipped`, or `paper`; default: the settings'."),
 ]
@@ -57,6 +57,26 @@ def catalog_at(settings: Settings, path: Path | None) -> Path:
     if path is None:
         return settings.catalog
     return path if path.exists() else NAMED.get(str(path), path)
+
+
+@contextmanager
+def reading(field: str) -> Iterator[None]:
+    """Name the option or setting whose file is read, where it cannot be."""
+    try:
+        yield
+    except OSError as error:
+        why = str(error) if error.strerror is None else f"{error.filename}: {error.strerror}"
+        raise ValueError(f"{field}: {why}, expected a file or folder that can be read") from error
+
+
+def read_catalog(settings: Settings, path: Path | None, field: str = "--catalog") -> Catalog:
+    """The catalog that is named, or the settings'.
+
+    Raises:
+        ValueError: it cannot be read, or is none: with the field that names it, or its files and lines.
+    """
+    with reading("catalog" if path is None else field):
+        return load_catalog(catalog_at(settings, path))
 
 
 def state_folder(settings: Settings, *names: str) -> Path:

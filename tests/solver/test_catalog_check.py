@@ -38,6 +38,7 @@ prices:
   - { cloud: c, region: r, market: spot, configuration: 4xG, instance_type: t, usd_per_hour: 2.0, source: s }
 """
 
+BURST = "{{ interval_s: {}, dispersion: 3, requests_per_s: 1 }}"
 MISTAKES = {
     "unknown key": ("source: s }\nconf", "sauce: s }\nconf", "gpus.G.sauce", 3, "unknown key"),
     "unknown section": ("regions:", "regoins:", "regoins", 20, "unknown key"),
@@ -134,6 +135,95 @@ MISTAKES = {
         "paper mode only",
     ),
     "key twice": ("link: pcie, ", "link: pcie, link: pcie, ", "gpus.0.link", 2, "given twice"),
+    "share of memory": (
+        "{ dtype: float16 }",
+        '{ gpu-memory-utilization: "90%" }',
+        "models.m.variants.v.vllm_args",
+        11,
+        "gpu-memory-utilization: '90%', expected a share above 0",
+    ),
+    "no length": (
+        "{ dtype: float16 }",
+        "{ max-num-seqs: many }",
+        "models.m.variants.v.vllm_args",
+        11,
+        "max-num-seqs: 'many', expected a whole number",
+    ),
+    "no argument": (
+        "{ dtype: float16 }",
+        "{ port: many }",
+        "models.m.variants.v.vllm_args",
+        11,
+        "'port' is not allowed; expected one of",
+    ),
+    "bits of all": (
+        "weight_bits: 16",
+        "weight_bits: 16000",
+        "models.m.variants.v.weight_bits",
+        11,
+        "1 to 64",
+    ),
+    "runs nowhere": ("gpus: [G]", "gpus: []", "models.m.variants.v.gpus", 11, "at least one"),
+    "runs twice": ("gpus: [G]", "gpus: [G, G]", "models.m.variants.v.gpus", 11, "each once"),
+    "no checkpoint": (
+        "checkpoint: c",
+        'checkpoint: ""',
+        "models.m.variants.v.checkpoint",
+        11,
+        "expected a repo",
+    ),
+    "a hall of GPUs": ("gpus: 4,", "gpus: 40000,", "configurations.4xG.gpus", 5, "expected 1 to 1024"),
+    "words without end": (
+        "vocab: 100352",
+        "vocab: 100352000000",
+        "models.m.architecture.vocab",
+        9,
+        "expected 1 to 1e+08",
+    ),
+    "no source": ("    source: s\n", '    source: ""\n', "models.m.source", 17, "expected where"),
+    "percentile as a share": (
+        "percentile: 95, ms: 1200",
+        "percentile: 0.95, ms: 1200",
+        "models.m.levels.i.ttft.0.percentile",
+        14,
+        "given as a share?",
+    ),
+    "two promises of one": (
+        "{ percentile: 95, ms: 60 }",
+        "{ percentile: 95, ms: 60 }, { percentile: 50, ms: 40 }",
+        "models.m.levels.i.tpot",
+        15,
+        "one objective for each",
+    ),
+    "mean below its quantiles": (
+        "mean_input_tokens: 30",
+        "mean_input_tokens: 3",
+        "workloads.w.mean_input_tokens",
+        19,
+        "by its own quantiles",
+    ),
+    "mean above its quantiles": (
+        "mean_input_tokens: 30",
+        "mean_input_tokens: 3000",
+        "workloads.w.mean_input_tokens",
+        19,
+        "by its own quantiles",
+    ),
+    "bursts out of order": (
+        "p99: 42 }, source: s }",
+        f"p99: 42 }}, source: s, burstiness: [{BURST.format(60)}, {BURST.format(1)}] }}",
+        "workloads.w.burstiness",
+        19,
+        "shortest first",
+    ),
+    "bursts in ms": (
+        "p99: 42 }, source: s }",
+        "p99: 42 }, source: s, burstiness: [{ interval_s: 60000000, dispersion: 3, requests_per_s: 1 }] }",
+        "workloads.w.burstiness.0.interval_s",
+        19,
+        "given in ms?",
+    ),
+    "levels are no list": ("    levels:\n", "    lvls: 3\n    levels:\n", "models.m.lvls", 12, "unknown key"),
     "no YAML": ("configurations:", "configurations: [", "body", 4, "expected"),
 }
 
@@ -248,6 +338,7 @@ levels:
         "gpus: [3]",
         "gpus: [{ name: [a] }]",
         "1: 2",
+        "levels: [{ model: m }]\nmodels: [{ name: m, levels: 3 }]",
         "levels: [{ model: [m] }]\nmodels: [{ name: m, levels: 3 }, { name: [], levels: [{ workload: w }] }]",
         "include: nowhere.yaml",
         "gpus: \x07",

@@ -51,7 +51,9 @@ def test_every_mistake_has_its_line_and_the_code_is_2(tmp_path: Path) -> None:
 def test_a_catalog_that_is_not_there(command: str) -> None:
     result = coral(command, "nowhere.yaml")
     assert result.exit_code == BAD_INPUT
-    assert "nowhere.yaml" in result.stderr
+    assert result.stderr == (
+        "coral: PATH: nowhere.yaml: No such file or directory, expected a file or folder that can be read\n"
+    )
 
 
 def test_what_is_shown_must_be_valid_and_each_fault_is_a_line(tmp_path: Path) -> None:
