@@ -15,6 +15,9 @@ from solver.shapes import ACTIVATION_BYTES, Floats
 
 Values = float | Floats
 
+LEAST_S = 1e-300
+"""Stands in for no time at all where something is divided by it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -152,7 +155,9 @@ class Kernels:
 
 def _overlapped(one: Values, other: Values, p: float) -> Values:
     """(one^p + other^p)^(1/p), scaled by the longer so that no power underflows."""
+    if p == 1:
+        return one + other
     longer, shorter = np.maximum(one, other), np.minimum(one, other)
-    ratio = np.divide(shorter, longer, out=np.zeros_like(longer + 0.0), where=longer > 0)
+    ratio = shorter / np.maximum(longer, LEAST_S)
     total: Values = longer * (1 + ratio**p) ** (1 / p)
     return total

@@ -21,6 +21,7 @@ Promises are judged at the mean request, as the paper does; waiting for other cl
 demand. `solver.serving_points` holds these very waits against measured ones.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -115,12 +116,12 @@ class Roofline:
 
     def seconds(self, slot: Slot, layers: Values, step: Step) -> Values:
         """What a step takes in a slot that holds `layers`."""
-        return step.layer.total_s * layers + self.once(slot, step).total_s
+        return step.layer.total_s * layers + self.once_s(slot, step)
 
-    def once(self, slot: Slot, step: Step) -> Cost:
-        """What a step costs in a slot beside its layers."""
-        cost = step.overhead + step.embedding if slot.first else step.overhead
-        return cost + (step.head if slot.last else self.send(slot, step))
+    def once_s(self, slot: Slot, step: Step) -> Values:
+        """Seconds of a step in a slot beside its layers."""
+        total = step.overhead.total_s + (step.head if slot.last else self.send(slot, step)).total_s
+        return total + step.embedding.total_s if slot.first else total
 
     def send(self, slot: Slot, step: Step) -> Cost:
         """Activations to the next stage."""
@@ -274,22 +275,38 @@ class Roofline:
 
     def rates(self, slot: Slot, stages: Floats) -> Floats:
         """`table` for several numbers of stages: shape (stages, batches, layers)."""
-        rate, patience = self.pace(slot, self.layer_counts, self._known_round(slot.gpu, slot.tp))
-        depth = np.minimum(patience, self._known_room(slot))
-        return np.where(stages[:, None, None] <= depth, rate, 0.0)
+        rate, depth = self._deepest(slot)
+        found = np.zeros((len(stages), len(BATCHES), self.model.architecture.layers))
+        np.copyto(found[..., : rate.shape[1]], rate, where=stages[:, None, None] <= depth)
+        return found
+
+    def peaks(self, slot: Slot, stages: Sequence[int]) -> Floats:
+        """The best batch's throughput for several numbers of stages: shape (stages, layers)."""
+        rate, depth = self._deepest(slot)
+        found = np.zeros((len(stages), self.model.architecture.layers))
+        for s, count in enumerate(stages):
+            (rate * (depth >= count)).max(axis=0, out=found[s, : rate.shape[1]])
+        return found
+
+    def _deepest(self, slot: Slot) -> tuple[Floats, Floats]:
+        """Throughput, and the largest S for which nothing forbids it; of as many layers as memory holds."""
+        room = self._known_room(slot)
+        held = self.layer_counts[: room.shape[1]]
+        rate, patience = self.pace(slot, held, self._known_round(slot.gpu, slot.tp))
+        return rate, np.minimum(patience, room, out=patience)
 
     def pace(self, slot: Slot, layers: Floats, work: Round) -> tuple[Floats, Floats]:
         """Throughput, and the largest S for which S such stages keep the promises."""
         mean = self.seconds(slot, layers, work.step)
-        patience: Floats = np.full_like(mean, np.inf)
+        patience: Floats | None = None
         for wait in work.waits:
             spent = mean if wait.step is work.step else self.seconds(slot, layers, wait.step)
             most = (wait.budget_s - wait.server_s) / spent
             if wait.own is not None:
                 plain, share = self.seconds(slot, layers, wait.own.plain), wait.own.share
                 most = most + share * (1 - plain / spent)
-            patience = np.minimum(patience, most)
-        return work.done / mean, patience
+            patience = most if patience is None else np.minimum(patience, most, out=most)
+        return work.done / mean, np.full_like(mean, np.inf) if patience is None else patience
 
     def waited_s(self, slot: Slot, layers: Values, stages: int, wait: Wait) -> Values:
         """What a request waits for, over `stages` stages such as this one."""
@@ -306,11 +323,12 @@ class Roofline:
         return np.minimum(self.memory_depth(slot, layers, batch), sequences)
 
     def _known_room(self, slot: Slot) -> Floats:
-        """That on the grid of batches; what a stage sends takes no room."""
+        """That on the grid of batches, of as many layers as there is any for; sending takes none."""
         key = slot._replace(send_gb_s=0.0)
         if key not in self._rooms:
+            held = self.layer_counts[: self.most_layers(key, 1)]
             work = self._known_round(slot.gpu, slot.tp)
-            self._rooms[key] = self.room(slot, self.layer_counts, BATCHES[:, None], work)
+            self._rooms[key] = self.room(slot, held, BATCHES[:, None], work)
         return self._rooms[key]
 
     @property

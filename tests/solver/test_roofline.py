@@ -123,7 +123,7 @@ def test_ends_of_the_chain_do_what_is_theirs(roofline: Make) -> None:
     r = roofline("qwen3-32b", "bf16")
     step = r.decode_step("L40S", 2, 16.0)
     first, middle, last = (
-        one(r.once(Slot("L40S", 2, at == 0, at == 2, 1.0), step).total_s) for at in range(3)
+        one(r.once_s(Slot("L40S", 2, at == 0, at == 2, 1.0), step)) for at in range(3)
     )
     assert first == pytest.approx(middle + one(step.embedding.total_s))
     assert last == pytest.approx(one(step.overhead.total_s) + one(step.head.total_s))
