@@ -10,6 +10,9 @@ from streams.commands import shared
 if TYPE_CHECKING:
     from streams.allowances import Explained
 
+LEAST_RATE, MOST_RATE = 1e-6, 1e9
+"""Requests/s: one in eleven days, and a fifth of mankind every second."""
+
 
 def explain_headroom(
     context: typer.Context,
@@ -37,8 +40,8 @@ def explain_headroom(
         phases: dict[str, Phase] = {name: name for name in get_args(Phase)}
         if phase not in phases:
             raise ValueError(f"--phase: {phase!r}, expected one of {', '.join(phases)}")
-        if not 0 < rate < float("inf"):
-            raise ValueError(f"--rate: {rate}, expected a finite number above 0")
+        if not LEAST_RATE <= rate <= MOST_RATE:
+            raise ValueError(f"--rate: {rate:g}, expected {LEAST_RATE:g} to {MOST_RATE:g} requests/s")
         check_services(context.obj, levels)
         found = explain(context.obj, kinds[0], levels[kinds[0]], phases[phase], rate)
     typer.echo(found.model_dump_json() if as_json else "\n".join(_lines(found)))

@@ -21,6 +21,7 @@ app = typer.Typer()
 profile_app = typer.Typer(no_args_is_help=True, help="Measured performance, which the planner goes by.")
 app.add_typer(profile_app, name="profile", rich_help_panel=PANEL)
 
+WRITABLE = "a place for a file that can be written"
 INTERRUPTED = 130
 """As shells have it for Ctrl-C."""
 UNUSABLE = 1
@@ -60,7 +61,8 @@ def import_(
             _compare(str(file), points, profile, catalog, efficiencies)
         except TableError as error:
             raise shared.refused(str(error)) from error
-        write_atomically(target, _spelt(profile, as_json=target.suffix == ".json"))
+        with shared.reading("--out", WRITABLE):
+            write_atomically(target, _spelt(profile, as_json=target.suffix == ".json"))
     typer.echo(f"{target}: {len(profile.points)} points, digest {profile.digest}")
 
 
@@ -217,7 +219,8 @@ def fit(
                 )
             )
         efficiencies = fit_all(measured, catalog.gpus)
-        write_atomically(out, efficiencies.yaml())
+        with shared.reading("--out", WRITABLE):
+            write_atomically(out, efficiencies.yaml())
     for one in compare(measured, catalog.gpus, efficiencies):
         if (errors := one.errors()).points:
             off = f"median error {errors.median:.1%}, p90 {errors.p90:.1%}, bias {errors.bias:+.1%}"

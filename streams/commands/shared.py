@@ -60,13 +60,13 @@ def catalog_at(settings: Settings, path: Path | None) -> Path:
 
 
 @contextmanager
-def reading(field: str) -> Iterator[None]:
-    """Name the option or setting whose file is read, where it cannot be."""
+def reading(field: str, expected: str = "a file or folder that can be read") -> Iterator[None]:
+    """Name the option or setting whose file is read, or written, where it cannot be."""
     try:
         yield
     except OSError as error:
         why = str(error) if error.strerror is None else f"{error.filename}: {error.strerror}"
-        raise ValueError(f"{field}: {why}, expected a file or folder that can be read") from error
+        raise ValueError(f"{field}: {why}, expected {expected}") from error
 
 
 def read_catalog(settings: Settings, path: Path | None, field: str = "--catalog") -> Catalog:

@@ -45,6 +45,7 @@ MISTAKES = {
     "missing": ("weight_bits: 16, ", "", "models.m.variants.v.weight_bits", 11, "missing"),
     "memory negative": ("memory_gb: 24", "memory_gb: -24", "gpus.G.memory_gb", 2, "greater than 0"),
     "memory not a number": ("memory_gb: 24", "memory_gb: .nan", "gpus.G.memory_gb", 2, "finite number"),
+    "memory as text": ("memory_gb: 24", "memory_gb: 24e0", "gpus.G.memory_gb", 2, "1.0e+30 in YAML"),
     "memory in bytes": (
         "memory_gb: 24",
         "memory_gb: 24000000000",

@@ -39,8 +39,9 @@ def test_settings_count(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (("--model", "nosuch", "--rate", "1"), "'nosuch', expected one of phi-4-14b/interactive"),
         (("--model", "phi-4-14b", "--slo-class", "x", "--rate", "1"), "'phi-4-14b/x', expected one of"),
-        (("--model", "phi-4-14b", "--rate", "0"), "--rate: 0.0, expected a finite number above 0"),
+        (("--model", "phi-4-14b", "--rate", "0"), "--rate: 0, expected 1e-06 to 1e+09 requests/s"),
         (("--model", "phi-4-14b", "--rate", "nan"), "--rate: nan"),
+        (("--model", "phi-4-14b", "--rate", "1e308"), "--rate: 1e+308, expected 1e-06 to 1e+09"),
         (("--model", "phi-4-14b", "--rate", "1", "--phase", "x"), "--phase: 'x', expected one of prefill"),
     ],
 )

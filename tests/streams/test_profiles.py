@@ -256,6 +256,15 @@ def test_a_profile_has_a_name_that_says_what_it_is(tmp_path: Path) -> None:
     assert "expected a name that ends in .yaml or .json" in told.stderr
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text()
+    file.write_text(page.partition("```csv\n")[2].partition("```")[0])
+    told = coral("import", str(file), "--out", str(file / "p.yaml"))
+    assert told.exit_code == BAD_INPUT
+    assert told.stderr.startswith(f"coral: --out: {file}: ")
+
+
 # --- settings --------------------------------------------------------------------------------------
 POINT = Point(
     model="gpt-oss-20b",
