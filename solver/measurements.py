@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from schemas.architecture import Architecture
 from schemas.catalog import Variant
-from schemas.codec import describe
 from solver.shapes import Flags, Floats, Shape
 
 Words = NDArray[np.str_]
@@ -194,9 +193,11 @@ def _architectures(path: Path) -> dict[str, Architecture]:
         try:
             found[row["model"]] = _architecture(row)
         except ValidationError as error:
-            raise ValueError(f"{path}, line {line}: {describe(error)}") from error
+            wrong = error.errors()[0]
+            field = ".".join(map(str, wrong["loc"])) or "row"
+            raise ValueError(f"{path}, line {line}, {field}: {wrong['msg']}") from error
         except ValueError as error:
-            raise ValueError(f"{path}, line {line}: {error}") from error
+            raise ValueError(f"{path}, line {line}, {error}") from error
     return found
 
 

@@ -82,5 +82,5 @@ def test_a_model_that_cannot_be_is_named(tmp_path: Path, row: str, said: str) ->
     (tmp_path / "models.csv").write_text(f"{header}\n{row},1,9\n")
     result = CliRunner().invoke(app, ["profile", "fit", "--data", str(tmp_path)])
     assert result.exit_code == 2, result.output
-    assert "models.csv, line 2: " in result.stderr
+    assert "models.csv, line 2, " in result.stderr
     assert said in result.stderr
