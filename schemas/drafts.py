@@ -78,6 +78,8 @@ def _text(kind: str, message: str, value: object) -> str:
         return f"unknown key (got {str(value)[:80]!r})"
     if kind == "missing":
         return "missing"
+    if kind == "too_short":
+        return "none, expected at least one"
     got = f"(got {str(value)[:80]!r})"
     if kind in {"float_type", "int_type"} and isinstance(value, str):
         got = f"(got text, {value[:80]!r}: no quotes; and 1e30 is 1.0e+30 in YAML)"

@@ -29,12 +29,19 @@ class Fault(NamedTuple):
         return f"{self.place}: {self.key}: {self.text}"
 
 
+SAID = 100
+"""After which nobody reads on."""
+
+
 class FileError(ValueError):
-    """All that is wrong with a file, or the files of a folder; its text has one line a fault."""
+    """All that is wrong with a file, or the files of a folder; its text has a line a fault, `SAID` at most."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
-        super().__init__("\n".join(map(str, faults)))
+        said = [str(fault) for fault in self.faults[:SAID]]
+        if len(self.faults) > SAID:
+            said.append(f"and {len(self.faults) - SAID} more faults")
+        super().__init__("\n".join(said))
 
 
 def unique(faults: Iterable[Fault]) -> list[Fault]:

@@ -117,7 +117,11 @@ class Marked:
             mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
             place = Place(file, 1 if mark is None else mark.line + 1)
             text = " ".join(str(problem or error).split())
-            self._lacks(Fault(place, "body", text if ", expected" in text else f"{text}, expected YAML"))
+            if text.startswith("but "):
+                text = f"{getattr(error, 'context', None)}, {text}"
+            self._lacks(
+                Fault(place, "body", text if "expected" in text.split() else f"{text}, expected YAML")
+            )
             return None
         if not isinstance(content, dict):
             got = repr(str(content)[:80])

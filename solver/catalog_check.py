@@ -4,7 +4,7 @@ Everything here has the form of `schemas.catalog.broken_references`: ways to wha
 and expected. Each bound is far outside of what exists, so that it catches wrong units and not new hardware.
 """
 
-from schemas.catalog import BF16_FROM, Broken, Catalog, Gpu, Model, Variant
+from schemas.catalog import BF16_FROM, Broken, Catalog, Gpu, Model, Variant, Wire
 from schemas.faults import Steps
 from solver.level_check import Range, of_level, of_workload
 from solver.shapes import Shape
@@ -38,6 +38,8 @@ ARCHITECTURE_AT_MOST = {
     "vocab": 100_000_000,
 }
 NETWORK_GBPS = Range(0.1, 100_000, "in 10^9 bits/s")
+RTT_MS = Range(0.001, 2_000, "in ms, there and back; given in us?")
+USD_PER_GB = Range(0, 10, "of 10^9 bytes; given per TB?")
 USD_PER_GPU_HOUR = Range(0.01, 200, "per hour of a GPU")
 
 
@@ -52,10 +54,21 @@ def implausible(catalog: Catalog) -> Broken:
             yield ("configurations", i, "gpus"), text
     for i, model in enumerate(catalog.models):
         yield from _of_model(("models", i), model, catalog)
+    yield from _of_regions(catalog)
     for i, workload in enumerate(catalog.workloads):
         yield from of_workload(("workloads", i), workload)
     yield from _of_prices(catalog)
     yield from _unsourced(catalog)
+
+
+def _of_regions(catalog: Catalog) -> Broken:
+    for i, region in enumerate(catalog.regions):
+        for field in ("within_zone", "between_zones"):
+            wire: Wire = getattr(region, field)
+            if text := RTT_MS.fault(wire.rtt_ms, "ms"):
+                yield ("regions", i, field, "rtt_ms"), text
+            if text := USD_PER_GB.fault(wire.usd_per_gb, "USD"):
+                yield ("regions", i, field, "usd_per_gb"), text
 
 
 def _unsourced(catalog: Catalog) -> Broken:

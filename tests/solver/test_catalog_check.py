@@ -45,6 +45,36 @@ MISTAKES = {
     "missing": ("weight_bits: 16, ", "", "models.m.variants.v.weight_bits", 11, "missing"),
     "memory negative": ("memory_gb: 24", "memory_gb: -24", "gpus.G.memory_gb", 2, "greater than 0"),
     "memory not a number": ("memory_gb: 24", "memory_gb: .nan", "gpus.G.memory_gb", 2, "finite number"),
+    "wire in us": ("rtt_ms: 1,", "rtt_ms: 10000,", "regions.r.between_zones.rtt_ms", 22, "given in us?"),
+    "wire per TB": (
+        "usd_per_gb: 0.01",
+        "usd_per_gb: 20",
+        "regions.r.between_zones.usd_per_gb",
+        22,
+        "given per TB?",
+    ),
+    "no percentile at all": (
+        "ttft: [{ percentile: 95, ms: 1200 }]",
+        "ttft: []",
+        "models.m.levels.i.ttft",
+        14,
+        "none, expected at least one",
+    ),
+    "levels apart that are none": (
+        "regions:",
+        "levels: [3]\nregions:",
+        "levels.0",
+        20,
+        "'3', expected a level",
+    ),
+    "levels apart that are no list": (
+        "regions:",
+        "levels: { model: m }\nregions:",
+        "levels",
+        20,
+        "expected a list of levels",
+    ),
+    "two documents": ("regions:", "---\nregions:", "body", 20, "expected a single document"),
     "memory as text": ("memory_gb: 24", "memory_gb: 24e0", "gpus.G.memory_gb", 2, "1.0e+30 in YAML"),
     "memory in bytes": (
         "memory_gb: 24",
@@ -290,6 +320,15 @@ def test_loading_refuses_with_all_that_is_wrong(written: Callable[[str], Path]) 
     with pytest.raises(CatalogError, match=r"gpus\.G\.memory_gb.*\n.*tpot\.0\.ms") as refusal:
         load_catalog(path)
     assert len(refusal.value.faults) == 2, "and what follows from them is not told"
+
+
+def test_a_hundred_faults_are_said_and_the_rest_counted(written: Callable[[str], Path]) -> None:
+    price = WHOLE.splitlines()[-1].replace("2.0", "0")
+    path = written(WHOLE + "\n".join([price] * 250))
+    with pytest.raises(CatalogError) as refusal:
+        load_catalog(path)
+    assert len(refusal.value.faults) == 250
+    assert str(refusal.value).splitlines()[100:] == ["and 150 more faults"]
 
 
 def test_folders_are_one_catalog_and_mistakes_name_their_file(tmp_path: Path) -> None:
