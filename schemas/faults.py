@@ -34,7 +34,7 @@ SAID = 100
 
 
 class FileError(ValueError):
-    """All that is wrong with a file, or the files of a folder; its text has a line a fault, `SAID` at most."""
+    """All that is wrong with a file or a folder of files; its text has a line a fault, `SAID` at most."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
