@@ -23,6 +23,7 @@ demand. `solver.serving_points` holds these very waits against measured ones.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -145,10 +146,11 @@ class Roofline:
         Its decodes are corrected as they would be alone, and what the chunk adds to them as a prefill.
         """
         layers = self._layers(gpu, tp)
-        decode = layers.decode(batch, self._context)
-        added = layers.mixed(batch, self._context, chunk, self._prompt_context) + decode * -1.0
-        layer = decode * self.correction.decode(gpu, tp, batch)
-        layer = layer + added * self.correction.prefill(gpu, tp, chunk)
+        layer = layers.mixed(batch, self._context, chunk, self._prompt_context)
+        if self.correction != NONE:
+            decode = layers.decode(batch, self._context)
+            added = (layer + decode * -1.0) * self.correction.prefill(gpu, tp, chunk)
+            layer = decode * self.correction.decode(gpu, tp, batch) + added
         prompts = chunk / self.level.workload.mean_input_tokens
         return self._step(gpu, tp, layer, batch + chunk, batch + prompts)
 
@@ -285,7 +287,7 @@ class Roofline:
         rate, depth = self._deepest(slot)
         found = np.zeros((len(stages), self.model.architecture.layers))
         for s, count in enumerate(stages):
-            (rate * (depth >= count)).max(axis=0, out=found[s, : rate.shape[1]])
+            np.where(depth >= count, rate, 0.0).max(axis=0, out=found[s, : rate.shape[1]])
         return found
 
     def _deepest(self, slot: Slot) -> tuple[Floats, Floats]:
@@ -298,15 +300,15 @@ class Roofline:
     def pace(self, slot: Slot, layers: Floats, work: Round) -> tuple[Floats, Floats]:
         """Throughput, and the largest S for which S such stages keep the promises."""
         mean = self.seconds(slot, layers, work.step)
-        patience: Floats | None = None
+        patience = []
         for wait in work.waits:
             spent = mean if wait.step is work.step else self.seconds(slot, layers, wait.step)
             most = (wait.budget_s - wait.server_s) / spent
             if wait.own is not None:
                 plain, share = self.seconds(slot, layers, wait.own.plain), wait.own.share
                 most = most + share * (1 - plain / spent)
-            patience = most if patience is None else np.minimum(patience, most, out=most)
-        return work.done / mean, np.full_like(mean, np.inf) if patience is None else patience
+            patience.append(most)
+        return np.asarray(work.done / mean), reduce(np.minimum, map(np.asarray, patience))
 
     def waited_s(self, slot: Slot, layers: Values, stages: int, wait: Wait) -> Values:
         """What a request waits for, over `stages` stages such as this one."""
@@ -320,15 +322,15 @@ class Roofline:
         """The largest S for which S micro-batches have room in memory and in the engine."""
         sequences = np.where(batch > 1, self.most_sequences / batch, np.inf)  # one a stage is always let in
         sequences = np.where(work.tokens <= work.most_tokens, sequences, 0.0)
-        return np.minimum(self.memory_depth(slot, layers, batch), sequences)
+        return np.minimum(self.memory_depth(slot, layers, 1.0) / batch, sequences)
 
     def _known_room(self, slot: Slot) -> Floats:
         """That on the grid of batches, of as many layers as there is any for; sending takes none."""
         key = slot._replace(send_gb_s=0.0)
         if key not in self._rooms:
-            held = self.layer_counts[: self.most_layers(key, 1)]
             work = self._known_round(slot.gpu, slot.tp)
-            self._rooms[key] = self.room(slot, held, BATCHES[:, None], work)
+            room = self.room(slot, self.layer_counts, BATCHES[:, None], work)
+            self._rooms[key] = room[:, : int((room[0] >= 1).sum())]  # the smallest batch takes least
         return self._rooms[key]
 
     @property

@@ -122,9 +122,7 @@ def test_a_promise_shorter_than_the_way_through_the_server_is_never_kept(rooflin
 def test_ends_of_the_chain_do_what_is_theirs(roofline: Make) -> None:
     r = roofline("qwen3-32b", "bf16")
     step = r.decode_step("L40S", 2, 16.0)
-    first, middle, last = (
-        one(r.once_s(Slot("L40S", 2, at == 0, at == 2, 1.0), step)) for at in range(3)
-    )
+    first, middle, last = (one(r.once_s(Slot("L40S", 2, at == 0, at == 2, 1.0), step)) for at in range(3))
     assert first == pytest.approx(middle + one(step.embedding.total_s))
     assert last == pytest.approx(one(step.overhead.total_s) + one(step.head.total_s))
     network = r.efficiencies.of("L40S").network
