@@ -96,6 +96,8 @@ def describe(error: ValidationError) -> str:
     """
     parts = []
     for item in error.errors(include_url=False):
+        if item["type"] == "too_short" and item["input"]:
+            continue  # its entries are there and are told; that none is left follows from it
         where = _where(item["loc"])
         what = (
             "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")

@@ -12,17 +12,17 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     FilePath,
     SecretStr,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
 )
 from pydantic_settings import (
@@ -35,6 +35,7 @@ from pydantic_settings import (
 
 from schemas.base import Millis, Name
 from schemas.catalog import SHIPPED_CATALOG
+from schemas.marked import Marked
 from schemas.performance import SHIPPED_EFFICIENCIES
 from schemas.policy import CorePolicy
 from schemas.secret import is_secret
@@ -134,15 +135,15 @@ class FoldSettings(BaseModel):
     alive_every_ms: Millis = 2_000
 
 
-def _unquoted(given: object) -> object:
-    """YAML reads a bare `off` as false, and `on` as true, which is no factor of 1."""
-    return {False: "off", True: "on"}[given] if isinstance(given, bool) else given
+def _choice(given: object, choose: ValidatorFunctionWrapHandler) -> object:
+    # YAML reads a bare `off` as false, and `on` as true, which is no factor of 1.
+    try:
+        return choose({False: "off", True: "on"}[given] if isinstance(given, bool) else given)
+    except ValidationError as error:  # a line for each kind that it is not, with pydantic's names of them
+        raise ValueError("expected auto, off, or a finite number of at least 1") from error
 
 
-HeadroomChoice = Annotated[
-    Literal["auto", "off"] | Annotated[float, Field(ge=1)],
-    BeforeValidator(_unquoted),
-]
+HeadroomChoice = Annotated[Literal["auto", "off"] | Annotated[float, Field(ge=1)], WrapValidator(_choice)]
 """auto: as the catalog's burstiness and promises ask for (docs/headroom.md). off: none. Else: the factor."""
 
 
@@ -268,19 +269,11 @@ class _File(YamlConfigSettingsSource):
     """The settings file, with errors of one line that name it."""
 
     def _read_file(self, path: Path | Traversable) -> dict[str, Any]:
-        try:
-            plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"--config: {path}: byte {error.start} is not UTF-8, expected text") from error
-        except yaml.MarkedYAMLError as error:
-            line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-            raise ValueError(f"--config: {path}{line}: {error.problem}, expected YAML") from error
-        except yaml.YAMLError as error:
-            raise ValueError(f"--config: {path}: {' '.join(str(error).split())}, expected YAML") from error
-        if plain is None:  # empty, or all of it comments
-            return {}
-        if not isinstance(plain, dict) or not all(isinstance(name, str) for name in plain):
-            raise ValueError(f"--config: {path}: {str(plain)[:80]!r}, expected `name: value` lines")
+        file = Path(str(path))
+        marked = Marked(file)
+        plain = marked.content(file)
+        if marked.faults or plain is None:
+            raise ValueError(f"--config: {'; '.join(map(str, marked.faults))}")
         return plain
 
 

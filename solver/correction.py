@@ -39,6 +39,13 @@ class Compared(NamedTuple):
     """Before the correction of this time."""
     measured_ms: float
     factor: float
+    least_ms: float
+    """With the least factor there is: about the fixed parts alone. Nothing is as quick as that."""
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the measured time is out of the factors' reach."""
+        return self.measured_ms <= self.least_ms
 
 
 class Comparison(NamedTuple):
@@ -102,7 +109,8 @@ def _compared(
     """Modelled time is straight in its factor, so two of them give the third."""
     once, twice = 1000 * seconds(1.0), 1000 * seconds(2.0)
     factor = 1 + (measured_ms - once) / (twice - once)
-    return Compared(point, what, at, once, measured_ms, max(LEAST, factor))
+    least_ms = once + (LEAST - 1) * (twice - once)
+    return Compared(point, what, at, once, measured_ms, max(LEAST, factor), least_ms)
 
 
 def _curves(compared: Sequence[Compared]) -> Mapping[tuple[str, int], Curve]:

@@ -49,7 +49,7 @@ def test_a_template_covers_the_model_and_every_device(roofline: Make, nodes: Nod
     for stage in t.stages:
         memory = {"1xL40S": 48, "1xH100": 80}[t.nodes[stage.ranks[0].node]]
         assert 0 < stage.ranks[0].memory_gb <= memory
-    assert placement.rating.engine == "roofline-2"
+    assert placement.rating.engine == "roofline-3"
     assert list(t.latency.step_ms) == sorted(t.latency.step_ms)
     assert 60 < t.latency.startup_s < 60 + r.shape.total_bytes / 1e9
 
