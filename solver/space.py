@@ -23,6 +23,8 @@ Longs = NDArray[np.int64]
 
 MOST_CONFIGURATIONS = 127
 """Indices are single bytes."""
+MOST_COMBINATIONS = 50_000_000
+"""Some 20 bytes each, and as many again for each variant."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Space:
         top = self.configurations + self.n_max
         choose = [[comb(n, k) for k in range(self.n_max + 1)] for n in range(top)]
         counts = [0, 0, *(comb(self.configurations + k - 1, k) for k in range(1, self.n_max + 1))]
+        if sum(counts) > MOST_COMBINATIONS:
+            raise ValueError(
+                f"n_max: {self.n_max} of {self.configurations} configurations make {sum(counts):,} "
+                f"combinations, expected at most {MOST_COMBINATIONS:,}"
+            )
         object.__setattr__(self, "choose", np.array(choose, dtype=np.int64))
         object.__setattr__(self, "starts", np.cumsum(counts, dtype=np.int64))
 

@@ -61,7 +61,7 @@ def _found(
     from solver.worth import Prices, best
     from streams.library_view import shelves_of
 
-    opened, passed_over = _opened(settings, library, catalog)
+    opened, passed_over = _opened(settings, library, shared.catalog_named(settings, catalog))
     shelves = [shelf for one in opened for shelf in shelves_of(one, service)]
     likely = [[w.row for w in best(s, Prices(s.library.rated_by.catalog), LIKELY)] for s in shelves]
     for rows in (likely, [None] * len(shelves)):

@@ -74,6 +74,11 @@ def catalog_at(settings: Settings, path: Path | None) -> Path:
     return path if path.exists() else NAMED.get(str(path), path)
 
 
+def catalog_named(settings: Settings, path: Path | None) -> Path | None:
+    """Likewise; none stays none, where something else than the settings says which it is."""
+    return None if path is None else catalog_at(settings, path)
+
+
 @contextmanager
 def reading(field: str, expected: str = "a file or folder that can be read") -> Iterator[None]:
     """Name the option or setting whose file is read, or written, where it cannot be."""

@@ -32,7 +32,10 @@ File = Annotated[Path, typer.Argument(help="A library that `coral templates buil
 Service = Annotated[str | None, typer.Option(help="MODEL/CLASS/PHASE; all if not given.")]
 Catalog = Annotated[
     Path | None,
-    typer.Option(help="Default: the settings', or the paper's if the library was built from that."),
+    typer.Option(
+        help="File or folder; or `shipped`, or `paper`; default: the settings', or the paper's if the "
+        "library was built from that."
+    ),
 ]
 Region = Annotated[
     list[str] | None, typer.Option(help="Where nodes are bought, cloud/region; may be repeated.")
@@ -63,7 +66,10 @@ def build(
         float | None,
         typer.Option(help="Most GPU memory, times the weights; default: the set-up's, else 12."),
     ] = None,
-    catalog: Annotated[Path | None, typer.Option(help="Instead of the one that the set-up says.")] = None,
+    catalog: Annotated[
+        Path | None,
+        typer.Option(help="File or folder; or `shipped`, or `paper`; default: the one that the set-up says."),
+    ] = None,
     cores: Annotated[int | None, typer.Option(help="How many to use; default: all.")] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Take nothing over from the file that is there.")
@@ -84,9 +90,10 @@ def build(
         older = None if fresh else _older(out)
         with _watch() as spent, _progress() as progress:
             library = build_library(figures, asked.scope, older=older, cores=cores, progress=progress)
-        unfinished = out.with_name(f"{out.name}.unfinished")
-        save_library(library, unfinished)
-        unfinished.replace(out)
+        with shared.reading("--out", "a file that can be written"):
+            unfinished = out.with_name(f"{out.name}.unfinished")
+            save_library(library, unfinished)
+            unfinished.replace(out)
         prices = Prices(asked.catalog, asked.regions)
         view = library_view.built(library, prices, spent(cores), taken_over(library, older))
     _tell(view, as_json)
@@ -176,7 +183,7 @@ def _asked(
         raise ValueError(f"--rho: {rho}, expected a finite number of at least 1")
     if cores is not None and cores < 1:
         raise ValueError(f"--cores: {cores}, expected at least 1")
-    found = setup_of(settings, setup, catalog)
+    found = setup_of(settings, setup, shared.catalog_named(settings, catalog))
     scope = found.scope.with_limits(runtime_of(runtime), n_max, rho)
     return replace(found, scope=scope), figures_for(settings, found.catalog)
 
@@ -202,7 +209,7 @@ def _opened(
     from solver.worth import Prices
     from streams.libraries import open_library
 
-    library = open_library(settings, file, catalog)
+    library = open_library(settings, file, shared.catalog_named(settings, catalog))
     known = library.rated_by.catalog
     sold = {f"{price.cloud}/{price.region}" for price in known.prices}
     if unknown := sorted(set(regions or ()) - sold):

@@ -158,6 +158,7 @@ def test_the_controllers_library_is_looked_in_by_default(folder: Path) -> None:
 
 def test_a_library_of_another_catalog_is_refused_by_name(folder: Path) -> None:
     said = refused("templates", "best", str(folder / "coral.templates"), "--catalog", str(SHIPPED_CATALOG))
+    assert said == refused("templates", "best", str(folder / "coral.templates"), "--catalog", "shipped")
     digest = load_catalog(PAPER_CATALOG).model_copy(update={"prices": ()}).digest
     assert f"coral.templates: built from another catalog: {digest}, expected " in said
 
@@ -197,11 +198,18 @@ def test_a_model_that_fits_nowhere_leaves_the_rest(folder: Path) -> None:
         (("--setup", "core", "--rho", "inf"), "--rho: inf, expected a finite number"),
         (("--setup", "core", "--cores", "0"), "--cores: 0, expected at least 1"),
         (("--setup", "core", "--catalog", "nowhere.yaml"), "nowhere.yaml"),
+        (("--n-max", "7"), "n_max: 7 of 52 configurations make "),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_one_line(options: tuple[str, ...], said: str) -> None:
     assert said in refused("templates", "build", "-o", "x", *options)
     assert not Path("x").exists()
+
+
+def test_a_file_that_cannot_be_written_is_named(folder: Path) -> None:
+    result = build(folder, "nowhere/library")
+    assert result.exit_code == BAD_INPUT
+    assert result.stderr.startswith("coral: --out: ")
 
 
 def test_a_set_ups_mistake_is_named(tmp_path: Path) -> None:
