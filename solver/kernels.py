@@ -42,11 +42,11 @@ class Cost:
     def __mul__(self, times: Values) -> "Cost":
         """Again and again: a number of layers, say."""
         return Cost(
-            self.compute_s * times,
-            self.memory_s * times,
-            self.link_s * times,
-            self.fixed_s * times,
-            self.total_s * times,
+            _times(self.compute_s, times),
+            _times(self.memory_s, times),
+            _times(self.link_s, times),
+            _times(self.fixed_s, times),
+            _times(self.total_s, times),
         )
 
     __rmul__ = __mul__
@@ -153,6 +153,11 @@ class Kernels:
             return Cost(compute, memory, 0.0, roof.launch_s, roof.launch_s + both)
         first = quantised * (3.0 / (bandwidth * roof.quantising))
         return Cost(compute, memory + first, 0.0, roof.launch_s, roof.launch_s + first + both)
+
+
+def _times(seconds: Values, times: Values) -> Values:
+    """The product, but nothing stays plain nothing: many costs lack a part or two."""
+    return 0.0 if isinstance(seconds, float) and seconds == 0 else seconds * times
 
 
 def _overlapped(one: Values, other: Values, p: float) -> Values:

@@ -200,15 +200,15 @@ class Roofline:
         mean = full * carries + step * (1 - carries)
         waits = (
             Wait("TPOT", mean, tpot, Own(step, 1 / batch)),
-            self._ttft(gpu, full * np.maximum(1.0, prompt / chunk)),
+            self._ttft(gpu, full, np.maximum(1.0, prompt / chunk)),
         )
         return Round(mean, batch / output, waits, batch + needed, most)
 
-    def _ttft(self, gpu: str, steps: Step) -> Wait:
-        """What a request waits for whose prompt takes these steps."""
+    def _ttft(self, gpu: str, step: Step, times: Values = 1.0) -> Wait:
+        """What a request waits for whose prompt takes a step so many times."""
         first = self.efficiencies.of(gpu).first_token
         budget_s = objective_s(self.level.ttft, self.level.workload.mean_input_tokens)
-        return Wait("TTFT", steps * first.own, budget_s, server_s=first.server_s)
+        return Wait("TTFT", step * (times * first.own), budget_s, server_s=first.server_s)
 
     def known_round(self, gpu: str, tp: int) -> Round:
         """That on the grid of batches, which every slot on the same GPUs asks for."""
