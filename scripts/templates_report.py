@@ -35,7 +35,7 @@ from streams.sensitivity_view import plot
 PHASES: tuple[Phase, ...] = ("prefill", "decode", "both")
 STUDIED = Service(model="gpt-oss-120b", slo_class="interactive", phase="prefill")
 N_MAXES = (1, 2, 3, 4, 5, 6, 7)
-MARGINS = (1e-6, 1e-4, 1e-3, 1e-2)
+MARGINS = {"0.0001%": 1e-6, "0.01%": 1e-4, "0.1%": 1e-3, "1%": 1e-2}
 RHOS = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PLOT = DOCS / "templates.md", DOCS / "templates" / "sensitivity.svg"
@@ -113,7 +113,7 @@ def near_ties(library: Library) -> Iterator[str]:
     head = [
         "service",
         "templates",
-        *(f"beat their parts by less than {limit:.6g}" for limit in MARGINS),
+        *(f"beat their parts by < {name}" for name in MARGINS),
         "median",
     ]
     yield from table([*head, "with a node that cannot serve alone"], margin_rows(library))
@@ -134,7 +134,7 @@ def margin_rows(library: Library) -> Iterator[Sequence[object]]:
 def margin_cells(given: Floats) -> list[object]:
     finite = given[np.isfinite(given)]
     median = f"{np.median(finite):.2%}" if len(finite) else "-"
-    return [len(given), *(int((given < limit).sum()) for limit in MARGINS), median]
+    return [len(given), *(int((given < limit).sum()) for limit in MARGINS.values()), median]
 
 
 # --------------------------------------------------------------------------------------------- sensitivity
