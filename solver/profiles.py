@@ -68,6 +68,13 @@ class Correction(Protocol):
         """Of prefilling a prompt of so many tokens."""
         ...
 
+    def knows_first_token(self, gpu: str, tp: int) -> bool:
+        """Whether prefill there was measured by what a client waited for its first token.
+
+        Then the way through the server and all else that was waited for is in the factor, and is not added.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -114,6 +121,9 @@ class Curves:
     def prefill(self, gpu: str, tp: int, tokens: Values) -> Values:
         curve = self.prefills.get((gpu, tp))
         return 1.0 if curve is None else curve(tokens)
+
+    def knows_first_token(self, gpu: str, tp: int) -> bool:
+        return (gpu, tp) in self.prefills
 
 
 NONE = Curves({}, {})

@@ -14,7 +14,8 @@ the promised latencies (b = sequences of one micro-batch, I and O = mean input a
   A prompt's way through its chunks is max(1, I/k) m: r + S a max(1, I/k) m <= TTFT. A token comes every S
   mean steps, less what the request's own prompt, over before its first token, adds to them:
   S D - (D - d)/b <= TPOT.
-- r is the way through the server, a >= 1 what a prompt waits for beyond its own steps (`FirstToken`).
+- r is the way through the server, a >= 1 what a prompt waits for beyond its own steps (`FirstToken`); where
+  a profile has the first token's time, both are in its correction.
 - S micro-batches are in flight, so a stage's memory holds the cache of S b whole requests: no pre-emption.
 
 Promises are judged at the mean request, as the paper does; waiting for other clients is head-room on the
@@ -22,7 +23,7 @@ demand. `solver.serving_points` holds these very waits against measured ones.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import NamedTuple
 
@@ -154,6 +155,15 @@ class Roofline:
         prompts = chunk / self.level.workload.mean_input_tokens
         return self._step(gpu, tp, layer, batch + chunk, batch + prompts)
 
+    def _no_faster_than_alone(self, gpu: str, tp: int, mixed: Step, chunk: Values) -> Step:
+        """As it is, unless measured prefill takes longer: a mixed step reads weights once for both."""
+        if self.correction == NONE:
+            return mixed
+        alone = self._layers(gpu, tp).prefill(chunk, self._prompt_context)
+        measured_s = alone.total_s * self.correction.prefill(gpu, tp, chunk)
+        lack = Cost(total_s=np.maximum(0.0, measured_s - mixed.layer.total_s))
+        return replace(mixed, layer=mixed.layer + lack)
+
     def _step(self, gpu: str, tp: int, layer: Cost, tokens: Values, sampled: Values) -> Step:
         layers = self._layers(gpu, tp)
         overhead = Cost(fixed_s=layers.step_s, total_s=layers.step_s)
@@ -192,7 +202,7 @@ class Roofline:
             return Round(step, batch, (Wait("TPOT", step, tpot),), batch, most)
         if self.phase == "prefill":
             step, tokens = self.prefill_step(gpu, tp, batch), batch * prompt
-            return Round(step, tokens, (self._ttft(gpu, step),), tokens, max(most, prompt))
+            return Round(step, tokens, (self._ttft(gpu, tp, step),), tokens, max(most, prompt))
         needed = batch * prompt / output
         chunk = np.clip(most - batch, 1.0, np.maximum(prompt, needed))
         carries = np.minimum(1.0, needed / chunk)  # more has no room
@@ -200,15 +210,19 @@ class Roofline:
         mean = full * carries + step * (1 - carries)
         waits = (
             Wait("TPOT", mean, tpot, Own(step, 1 / batch)),
-            self._ttft(gpu, full, np.maximum(1.0, prompt / chunk)),
+            self._ttft(
+                gpu, tp, self._no_faster_than_alone(gpu, tp, full, chunk), np.maximum(1.0, prompt / chunk)
+            ),
         )
         return Round(mean, batch / output, waits, batch + needed, most)
 
-    def _ttft(self, gpu: str, step: Step, times: Values = 1.0) -> Wait:
+    def _ttft(self, gpu: str, tp: int, step: Step, times: Values = 1.0) -> Wait:
         """What a request waits for whose prompt takes a step so many times."""
         first = self.efficiencies.of(gpu).first_token
+        measured = self.correction.knows_first_token(gpu, tp)
+        own, server_s = (1.0, 0.0) if measured else (first.own, first.server_s)
         budget_s = objective_s(self.level.ttft, self.level.workload.mean_input_tokens)
-        return Wait("TTFT", step * (times * first.own), budget_s, server_s=first.server_s)
+        return Wait("TTFT", step * (times * own), budget_s, server_s=server_s)
 
     def known_round(self, gpu: str, tp: int) -> Round:
         """That on the grid of batches, which every slot on the same GPUs asks for."""
