@@ -4,7 +4,7 @@ Each point is modelled as it was measured, with its own lengths and as many sequ
 law says; its factor is the one with which the model gives the measured time. So the corrected model is exact
 at every measured (GPU, degree, sequences) and (GPU, degree, prompt tokens), and in between `Curve` says.
 
-- TTFT with one request in flight is the time of a prefill, the way through the server in it, which the planner
+- TTFT with one request in flight is the time of a prefill, with the way through the server, which the planner
   then does not add (`Correction.knows_first_token`); with more, waiting is in it, and it says nothing.
 - TPOT with one request in flight is the time of a decode step; with more it is that of the mean step, prompts
   of others taken along (phase `both`), once their prefill is corrected.
