@@ -46,7 +46,7 @@ def test_times_in_another_unit_are_refused_with_file_line_and_field(tmp_path: Pa
     [
         (
             "collectives.csv.gz",
-            gzip.compress(b"gpu,gpus,bytes,us\nA100,2,8,9\n")[:-12],
+            gzip.compress(b"gpu,gpus,bytes,us\nA100,2,8,9\n", mtime=0)[:-12],
             "expected a whole gzip file",
         ),
         ("collectives.csv.gz", b"gpu,gpus,bytes,us\n", "expected a whole gzip file"),
@@ -58,6 +58,7 @@ def test_times_in_another_unit_are_refused_with_file_line_and_field(tmp_path: Pa
             ", line 2, gpu: 'A1000', expected one of T4",
         ),
     ],
+    ids=["cut short", "no gzip", "no text", "no CSV", "unknown GPU"],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, data: bytes, said: str) -> None:
     (tmp_path / name).write_bytes(data)
