@@ -6,6 +6,7 @@ that the header states, and that it was built from what the reader needs.
 
 import io
 import json
+import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -26,17 +27,22 @@ SUFFIX = ".templates"
 
 
 def save_library(library: Library, path: Path) -> None:
-    """Write a library.
+    """Write a library, whole or not at all: others may be reading the old one, or writing theirs.
 
     Raises:
         OSError: the file cannot be written.
     """
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        header = {"digest": library.digest, "library": library.header.model_dump(mode="json")}
-        archive.writestr(_entry(HEADER), canonical(header))
-        for number, kept in enumerate(library.arrays):
-            for name in ARRAYS:
-                archive.writestr(_entry(_member(number, name)), _npy(getattr(kept, name)))
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+            header = {"digest": library.digest, "library": library.header.model_dump(mode="json")}
+            archive.writestr(_entry(HEADER), canonical(header))
+            for number, kept in enumerate(library.arrays):
+                for name in ARRAYS:
+                    archive.writestr(_entry(_member(number, name)), _npy(getattr(kept, name)))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def load_library(path: Path, figures: Figures | None = None, needed: Inputs | None = None) -> Library:

@@ -3,7 +3,6 @@
 Only the worker process imports this module, so that nobody else loads Pyomo.
 """
 
-import os
 import time
 from pathlib import Path
 
@@ -74,10 +73,7 @@ def _library(figures: Figures, scope: Scope, cache: Path) -> Library:
             path.unlink(missing_ok=True)  # of an older version or cut short: built again
     library = build_library(figures, scope)
     cache.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: a standby may be reading, or writing the same.
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    save_library(library, unfinished)
-    unfinished.replace(path)
+    save_library(library, path)
     return library
 
 

@@ -68,7 +68,9 @@ def _found(
         for shelf, some in zip(shelves, rows, strict=True):
             if (row := shelf.find(template, some)) is not None:
                 return shelf, row
-    raise ValueError("; ".join([f"{template}: in no library that is up to date", *passed_over]))
+    looked = f"{len(opened)} looked through"
+    said = f"{template}: no template's id, expected one in a library that is up to date ({looked})"
+    raise ValueError("; ".join([said, *passed_over]))
 
 
 def _opened(

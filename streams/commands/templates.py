@@ -91,9 +91,7 @@ def build(
         with _watch() as spent, _progress() as progress:
             library = build_library(figures, asked.scope, older=older, cores=cores, progress=progress)
         with shared.reading("--out", "a file that can be written"):
-            unfinished = out.with_name(f"{out.name}.unfinished")
-            save_library(library, unfinished)
-            unfinished.replace(out)
+            save_library(library, out)
         prices = Prices(asked.catalog, asked.regions)
         view = library_view.built(library, prices, spent(cores), taken_over(library, older))
     _tell(view, as_json)

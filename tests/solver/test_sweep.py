@@ -36,7 +36,9 @@ def test_combinations_over_a_limit_are_left_out() -> None:
     assert found.tolist() == [[0, 0], [0, 1], [1, 1]]
 
 
-@pytest.mark.parametrize(("configurations", "n_max"), [(0, 1), (128, 1), (3, 0), (52, 7)])
+@pytest.mark.parametrize(
+    ("configurations", "n_max"), [(0, 1), (128, 1), (3, 0), (52, 7), (127, 100), (1, 10**11)]
+)
 def test_no_combinations_at_all_and_too_many_are_refused(configurations: int, n_max: int) -> None:
     with pytest.raises(ValueError, match="expected"):
         Space(configurations, n_max)

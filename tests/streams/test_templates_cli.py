@@ -152,8 +152,11 @@ def test_the_controllers_library_is_looked_in_by_default(folder: Path) -> None:
     assert json.loads(coral("explain", "template", best, "--json").stdout)["id"] == best
     (libraries / "one.templates").write_bytes(b"cut short")
     said = refused("explain", "template", "abc")
-    assert "abc: in no library that is up to date; one.templates: not a library file" in said
-    assert "abc: in no library that is up to date" in refused("explain", "template", "abc", "--library", file)
+    assert "up to date (0 looked through); one.templates: not a library file" in said
+    assert (
+        "abc: no template's id, expected one in a library that is up to date (1 looked through)"
+        in refused("explain", "template", "abc", "--library", file)
+    )
 
 
 def test_a_library_of_another_catalog_is_refused_by_name(folder: Path) -> None:
