@@ -21,7 +21,7 @@ from solver.validation import Errors, summary
 
 Name = TypeVar("Name", str, tuple[str, str])
 
-OWN_TTFT = f"TTFT as planned, up to {FEW_CLIENTS} clients"
+OWN_TTFT = f"TTFT as planned, {FEW_CLIENTS} clients"
 
 
 class Unseen(NamedTuple):

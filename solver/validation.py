@@ -30,7 +30,7 @@ AGED = "Splitwise"
 """Its steps as an engine of 2023 takes them (`Eager`)."""
 RAW = "Splitwise, raw"
 """The same with nothing but the planner's own constants."""
-FEW = f"vLLM, up to {FEW_CLIENTS} clients"
+FEW = f"vLLM, {FEW_CLIENTS} clients"
 
 
 class Errors(NamedTuple):

@@ -151,6 +151,15 @@ def test_the_engines_own_limits_are_named(roofline: Make, nodes: Nodes) -> None:
     assert [bound.limit for bound in found.next_batch.violates] == ["max-num-seqs"]
 
 
+def test_where_a_variant_says_nothing_vllms_own_default_is_the_most(roofline: Make, nodes: Nodes) -> None:
+    r = with_gpu(patient(replace(roofline("qwen3-32b", "bf16"), phase="decode"), 100), **PLENTY)
+    plain = replace(r, variant=r.variant.model_copy(update={"vllm_args": {}}))
+    found = explain(plain, nodes("2xL40S")[0], 64, tp=2)
+    (sequences,) = [bound for bound in found.bounds if bound.limit == "max-num-seqs"]
+    assert sequences.allowed == 256
+    assert found.batch == pytest.approx(256)
+
+
 def test_without_a_number_of_stages_the_model_is_spread_over_such_nodes(roofline: Make, nodes: Nodes) -> None:
     r, (node,) = roofline("qwen3-32b", "bf16"), nodes("2xL40S")
     found = [explain(r, node, layers) for layers in (64, 63, 32, 31, 12)]

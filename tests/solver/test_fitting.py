@@ -95,8 +95,20 @@ def numbers(efficiencies: Efficiencies) -> list[tuple[str, float]]:
 
 
 def within_bounds(level: str, errors: Errors) -> bool:
-    close = errors.median <= MEDIAN_AT_MOST[level] and errors.p90 <= P90_AT_MOST[level]
-    return errors.points > 0 and close and errors.bias >= -OPTIMISTIC_AT_MOST
+    """What was promised, in figures of its own: those of `solver.validation` are on trial here, too."""
+    median, p90 = {"layer": (0.15, 0.25), "serving": (0.20, 0.50), "planner": (0.20, 0.50)}[level]
+    return errors.points > 0 and errors.median <= median and errors.p90 <= p90 and errors.bias >= -0.10
+
+
+def test_the_report_judges_by_what_was_promised() -> None:
+    for level in ("layer", "serving", "planner"):
+        edge = Errors(9, MEDIAN_AT_MOST[level], P90_AT_MOST[level], -OPTIMISTIC_AT_MOST)
+        assert within_bounds(level, edge)
+        assert not exceeds(level, edge)
+        for worse in ("median", "p90", "bias"):
+            above = edge._replace(**{worse: getattr(edge, worse) * 1.001})
+            assert not within_bounds(level, above)
+            assert exceeds(level, above)
 
 
 @pytest.mark.parametrize("gpu", MUST_HOLD)
