@@ -15,7 +15,10 @@ ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
+    """And none ignored from the start, as a shell has it for what runs behind `&`."""
     before = {number: signal.getsignal(number) for number in ALL}
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
