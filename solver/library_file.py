@@ -6,7 +6,6 @@ that the header states, and that it was built from what the reader needs.
 
 import io
 import json
-import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -26,13 +25,16 @@ SUFFIX = ".templates"
 """What the files' names end in by custom."""
 
 
-def save_library(library: Library, path: Path) -> None:
+def save_library(library: Library, path: Path, writer: int = 0) -> None:
     """Write a library, whole or not at all: others may be reading the old one, or writing theirs.
+
+    Args:
+        writer: tells those apart who may write at the same time, by process id, say.
 
     Raises:
         OSError: the file cannot be written.
     """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f"{path.name}.{writer}")
     try:
         with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
             header = {"digest": library.digest, "library": library.header.model_dump(mode="json")}

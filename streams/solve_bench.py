@@ -3,6 +3,7 @@
 Only the worker process imports this module, so that nobody else loads Pyomo.
 """
 
+import os
 import time
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def _library(figures: Figures, scope: Scope, cache: Path) -> Library:
             path.unlink(missing_ok=True)  # of an older version or cut short: built again
     library = build_library(figures, scope)
     cache.mkdir(parents=True, exist_ok=True)
-    save_library(library, path)
+    save_library(library, path, os.getpid())
     return library
 
 

@@ -1,5 +1,6 @@
 """The template library: build it, look into it, compare two."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,7 +92,7 @@ def build(
         with _watch() as spent, _progress() as progress:
             library = build_library(figures, asked.scope, older=older, cores=cores, progress=progress)
         with shared.reading("--out", "a file that can be written"):
-            save_library(library, out)
+            save_library(library, out, os.getpid())
         prices = Prices(asked.catalog, asked.regions)
         view = library_view.built(library, prices, spent(cores), taken_over(library, older))
     _tell(view, as_json)
