@@ -10,7 +10,7 @@ from schemas.catalog import Gpu
 from schemas.performance import Efficiencies
 from solver.borrowing import PCIE
 from solver.fitting import fit_gpu
-from solver.fitting_engine import fit_client, fit_engine
+from solver.fitting_engine import Engine, fit_client, fit_engine
 from solver.kernels import Kernels
 from solver.layer_samples import helix, operations
 from solver.measurements import Measured
@@ -46,11 +46,7 @@ def each_serving_model(points: Sequence[Point], kernels: Mapping[str, Kernels]) 
 def _in_turn(
     points: Sequence[Point], kernels: Mapping[str, Kernels], part_of: Callable[[Point], str]
 ) -> Iterator[Unseen]:
-    start = next(iter(kernels.values())).efficiency
-    judged = [point for point in points if point.used.any()]
-    for part in sorted({part_of(point) for point in judged}):
-        turned = [replace(point, fold=int(part_of(point) != part)) for point in judged]
-        engine = fit_engine(turned, kernels, start)
+    for turned, engine in _engines(points, kernels, part_of).values():
         refitted = {name: Kernels(k.gpu, engine.with_it(k.efficiency)) for name, k in kernels.items()}
         client = fit_client(turned, refitted)
         for point in turned:
@@ -58,8 +54,26 @@ def _in_turn(
                 waits = point.waits(refitted[point.gpu])
                 yield Unseen(point, "TTFT", (point.ttft_s(waits, client) / point.ttft)[point.used] - 1)
                 yield Unseen(point, "TPOT", (waits.tpot_s / point.tpot)[point.used] - 1)
-                few = point.used & (point.loads.clients <= FEW_CLIENTS)
-                yield Unseen(point, OWN_TTFT, (waits.ttft_s / point.ttft)[few] - 1)
+                yield Unseen(point, OWN_TTFT, (waits.ttft_s / point.ttft)[point.few] - 1)
+
+
+def engines(points: Sequence[Point], kernels: Mapping[str, Kernels]) -> dict[str, Engine]:
+    """What is fitted with all set-ups of a model left out, by model."""
+    found = _engines(points, kernels, lambda point: point.model)
+    return {model: engine for model, (_, engine) in found.items()}
+
+
+def _engines(
+    points: Sequence[Point], kernels: Mapping[str, Kernels], part_of: Callable[[Point], str]
+) -> dict[str, tuple[list[Point], Engine]]:
+    """By part held out: all points, with only that part held out, and what the others give."""
+    start = next(iter(kernels.values())).efficiency
+    judged = [point for point in points if point.used.any()]
+    found = {}
+    for part in sorted({part_of(point) for point in judged}):
+        turned = [replace(point, fold=int(part_of(point) != part)) for point in judged]
+        found[part] = turned, fit_engine(turned, kernels, start)
+    return found
 
 
 def by(unseen: Sequence[Unseen], name: Callable[[Unseen], Name]) -> dict[Name, Errors]:

@@ -10,7 +10,8 @@ what is compared here:
   start at once (w is half the share of first requests among all of a client).
 
 q and w describe the benchmark: they are fitted for the comparison only. That clients come together is what
-`solver.headroom` is about, so the planner's wait has neither; at few clients it is nearly all there is.
+`solver.headroom` is about, so the planner's wait has neither. At 4 clients, the fewest that were measured, it
+is about all there is; at 8 it no longer is.
 """
 
 import zlib
@@ -32,11 +33,11 @@ CHUNK_TOKENS = 8192
 MAX_SEQUENCES = 256
 """Beyond vLLM's older default for max-num-seqs, requests wait in a queue."""
 FEW_CLIENTS = 4
-"""The fewest that were measured: there, hardly any request waits for another."""
+"""The fewest that were measured, and the only load at which waiting for each other hardly shows."""
 MEMORY_SHARE, RESERVED_GB = 0.9, 4.0
 ARITHMETIC_AT_MOST = 0.5
-"""Share of peak that a whole engine may seem to reach. The series of Llama-3.1-8B is above it, so no small
-model is judged at all; of all others the nearest, Qwen3-32B, reaches 0.475."""
+"""Share of peak that a whole engine may seem to reach. The one series of Llama-3.1-8B, 21 points, is above it
+(0.90), so no small model is judged at all; of all others the nearest, Qwen3-32B, reaches 0.475."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,12 @@ class Waits(NamedTuple):
     """P above."""
 
 
-def waits(shape: Shape, kernels: Kernels, tp: int, loads: Loads) -> Waits:
+def waits(shape: Shape, kernels: Kernels, tp: int, loads: Loads, chunk_tokens: int = CHUNK_TOKENS) -> Waits:
     """What the planner says of closed loops on one set-up."""
     found = np.zeros((3, len(loads.clients)))
     for lengths in sorted(set(zip(loads.input_tokens, loads.output_tokens, strict=True))):
         same = (loads.input_tokens == lengths[0]) & (loads.output_tokens == lengths[1])
-        roofline = roofline_of(shape, kernels, *map(float, lengths))
+        roofline = roofline_of(shape, kernels, float(lengths[0]), float(lengths[1]), chunk_tokens)
         found[:, same] = _waits(roofline, tp, loads.clients[same][:, None])
     return Waits(*found)
 
@@ -92,12 +93,18 @@ def _waits(roofline: Roofline, tp: int, clients: Floats) -> Floats:
     return np.stack([np.ravel(s) for s in (*seconds, prompt_s)])
 
 
-def roofline_of(shape: Shape, kernels: Kernels, input_tokens: float, output_tokens: float) -> Roofline:
+def roofline_of(
+    shape: Shape,
+    kernels: Kernels,
+    input_tokens: float,
+    output_tokens: float,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> Roofline:
     """The set-up as a service of these lengths; what it promises does not matter to its seconds."""
     endless = (Objective(percentile=50, ms=1e12),)
     lengths = Workload(mean_input_tokens=input_tokens, mean_output_tokens=output_tokens, source="measured")
     level = ServiceLevel(slo_class="measured", ttft=endless, tpot=endless, workload=lengths)
-    server = {"max-num-batched-tokens": str(CHUNK_TOKENS)}
+    server = {"max-num-batched-tokens": str(chunk_tokens)}
     variant = shape.variant.model_copy(update={"vllm_args": server})
     model = Model(name="measured", architecture=shape.arch, variants=(variant,), source="measured")
     gpu = kernels.gpu
@@ -138,9 +145,14 @@ class Point:
     def used(self) -> Flags:
         return np.asarray(~self.queued & ~self.contradicted & (not self.impossible))
 
-    def waits(self, kernels: Kernels) -> Waits:
-        """What the planner says of them."""
-        return waits(self.shape, kernels, self.tp, self.loads)
+    def waits(self, kernels: Kernels, chunk_tokens: int = CHUNK_TOKENS) -> Waits:
+        """What the planner says of them, at most so many tokens a step."""
+        return waits(self.shape, kernels, self.tp, self.loads, chunk_tokens)
+
+    @property
+    def few(self) -> Flags:
+        """Of those used, the loads of `FEW_CLIENTS`."""
+        return np.asarray(self.used & (self.loads.clients == FEW_CLIENTS))
 
     def ttft_s(self, waits: Waits, client: Client) -> Floats:
         """The planner's seconds, and those that this benchmark's clients wait for each other."""

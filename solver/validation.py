@@ -153,7 +153,7 @@ def _serving(measured: Measured, kernels: Mapping[str, Kernels]) -> Iterator[Com
 
 
 def planner(gpu: str, known: Sequence[tuple[Point, Waits]]) -> Iterator[Comparison]:
-    """The planner's own time to first token, which knows of no other clients: of all loads, and of few."""
+    """The planner's own time to first token, which knows of no other clients: of all loads and the least."""
     beside = [(p, p.ttft, w.ttft_s) for p, w in known]
     yield _points("planner", gpu, "TTFT", beside)
     yield _points("planner", gpu, "TTFT", beside, FEW)
@@ -163,8 +163,7 @@ def _points(
     level: Level, gpu: str, phase: str, beside: Sequence[tuple[Point, Floats, Floats]], source: str = "vLLM"
 ) -> Comparison:
     """`beside`: measured and modelled seconds of each point."""
-    most = FEW_CLIENTS if source == FEW else np.inf
-    used = np.concatenate([p.used & (p.loads.clients <= most) for p, _, _ in beside])
+    used = np.concatenate([p.few if source == FEW else p.used for p, _, _ in beside])
     held = np.concatenate([np.full(len(p.tpot), p.held_out) for p, _, _ in beside])
     measured, modelled = (np.concatenate([row[i] for row in beside]) for i in (1, 2))
     return Comparison(level, gpu, phase, source, measured[used], modelled[used], held[used])
