@@ -275,18 +275,20 @@ def without(report: Report) -> Lines:
 
 def chunks(report: Report) -> Lines:
     """Held-out points at the tokens a step of the servers that were measured, and at the planner's own."""
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for gpu in sorted({p.gpu for p in report.points}):
         held = [p for p in report.points if p.gpu == gpu and p.held_out and p.used.any()]
-        for tokens in (CHUNK_TOKENS, DEFAULT.batched_tokens):
-            waits = [(p, p.waits(report.kernels[gpu], tokens)) for p in held]
-            ttft = np.concatenate([(w.ttft_s / p.ttft - 1)[p.few] for p, w in waits])
-            tpot = np.concatenate([(w.tpot_s / p.tpot - 1)[p.used] for p, w in waits])
-            for called, off in ((OWN_TTFT, ttft), ("TPOT", tpot)):
-                rows.append((gpu, called, f"{tokens:,}", *shown(validation.summary(off))))
-    return table(
-        ("GPU", "", "tokens a step", "points", "median", "p90", "bias"), sorted(rows, key=lambda row: row[:2])
-    )
+        found = {
+            tokens: [(p, p.waits(report.kernels[gpu], tokens)) for p in held]
+            for tokens in (CHUNK_TOKENS, DEFAULT.batched_tokens)
+        }
+        for tokens, waits in found.items():
+            off = np.concatenate([(w.ttft_s / p.ttft - 1)[p.few] for p, w in waits])
+            rows.append((gpu, OWN_TTFT, f"{tokens:,}", *shown(validation.summary(off))))
+        for tokens, waits in found.items():
+            off = np.concatenate([(w.tpot_s / p.tpot - 1)[p.used] for p, w in waits])
+            rows.append((gpu, "TPOT", f"{tokens:,}", *shown(validation.summary(off))))
+    return table(("GPU", "", "tokens a step", "points", "median", "p90", "bias"), rows)
 
 
 def planner(report: Report) -> Lines:
@@ -425,7 +427,8 @@ def page(report: Report, text: str) -> str:
         pattern = rf"<!-- {mark} -->.*?<!-- end -->"
         if not re.search(pattern, text, re.DOTALL):
             raise ValueError(f"{PAGE}: no mark <!-- {mark} -->")
-        text = re.sub(pattern, lambda _, block=block: block, text, count=1, flags=re.DOTALL)
+        head, _, tail = re.split(rf"({pattern})", text, maxsplit=1, flags=re.DOTALL)
+        text = head + block + tail
     return text
 
 
