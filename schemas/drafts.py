@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from schemas.faults import Steps
+from schemas.faults import Steps, causes
 from schemas.marked import Marked
 
 
@@ -66,9 +66,7 @@ def _valid(adapter: TypeAdapter[Any], marked: Marked, steps: Steps, value: objec
         # JSON, so that YAML's lists meet the strict models as JSON arrays do.
         return adapter.validate_json(json.dumps(value, default=str))
     except ValidationError as error:
-        for item in error.errors(include_url=False):
-            if item["type"] == "too_short" and item["input"]:
-                continue  # its entries are there and are told; that none is left follows from it
+        for item in causes(error):
             marked.fault((*steps, *item["loc"][inner:]), _text(item["type"], item["msg"], item["input"]))
         return None
 

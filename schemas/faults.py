@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
 Steps = Sequence[int | str]
 """Way from the root to a value: keys and indices, as pydantic's `loc`."""
 
@@ -42,6 +45,12 @@ class FileError(ValueError):
         if len(self.faults) > SAID:
             said.append(f"and {len(self.faults) - SAID} more faults")
         super().__init__("\n".join(said))
+
+
+def causes(error: ValidationError) -> list[ErrorDetails]:
+    """What is wrong, but for what follows from it: a list that is left empty, its entries being wrong."""
+    told = error.errors(include_url=False)
+    return [item for item in told if not (item["type"] == "too_short" and item["input"])]
 
 
 def unique(faults: Iterable[Fault]) -> list[Fault]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from schemas.faults import Fault, Place, Steps
-from schemas.secret import is_secret
+from schemas.secret import is_secret, shown
 from schemas.yaml_nodes import PLAIN, Document, UnfitError, document
 
 
@@ -207,9 +207,8 @@ class _Reader:
         return value
 
     def _fault(self, node: yaml.Node, text: str, *key: str) -> None:
-        way = [*self.way, *key]
-        shown = way[: way.index("api_keys") + 1] if "api_keys" in way else way  # the next would be a key
-        self.marked.faults.append(Fault(self._place(node), ".".join(shown) or "body", text))
+        way = ".".join(shown([*self.way, *key]))
+        self.marked.faults.append(Fault(self._place(node), way or "body", text))
 
     def _place(self, node: yaml.Node) -> Place:
         return Place(self.file, node.start_mark.line + 1)
