@@ -9,8 +9,8 @@ ARGS   ?=
 # Real vLLM takes 6 GB of disk. `make test CORAL_REQUIRE=kafka,chaos` does without it, and its tests skip.
 CORAL_REQUIRE ?= kafka,chaos,vllm
 export CORAL_REQUIRE
-# Tests that wait (for a time-out, a broker) leave room for others; each process has a broker of its own. 0: no processes.
-JOBS ?= 2
+# Tests that wait (for a time-out, a broker) leave half of two cores to others; each process has a broker of its own. 0: no processes.
+JOBS ?= 3
 # What `make demo` runs its models on: simulated, or vllm (real engines, on the CPU, with a tiny model).
 ENGINE ?= simulated
 WITH_VLLM = $(if $(findstring vllm,$(1)),vllm)

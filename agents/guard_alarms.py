@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from agents.engine import EngineError
+from agents.lifespan import ending
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ async def signalled(number: asyncio.Future[signal.Signals]) -> str:
 
 
 def on_signals() -> asyncio.Future[signal.Signals]:
-    """Done with the first SIGTERM or SIGINT from now on."""
+    """Done with the first signal from now on that tells a process to end."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[signal.Signals] = loop.create_future()
 
@@ -69,7 +70,7 @@ def on_signals() -> asyncio.Future[signal.Signals]:
         if not told.done():
             told.set_result(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending():
         loop.add_signal_handler(number, tell, number)
     return told
 

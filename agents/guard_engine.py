@@ -18,7 +18,7 @@ from typing import Self
 
 import psutil
 
-from agents import processes, watcher
+from agents import guard_temp, processes, watcher
 from agents.guard_files import TAG
 from agents.vllm import Launch
 from schemas.events import Refusal
@@ -64,13 +64,22 @@ def refusal_of(fault: str) -> Refusal | None:
 class EngineProcesses:
     """One engine; made by `start`. All that it forks has `tag` in its environment."""
 
-    def __init__(self, watching: subprocess.Popen[bytes], main: psutil.Process | None, tag: str, log: Path):
+    def __init__(
+        self,
+        watching: subprocess.Popen[bytes],
+        main: psutil.Process | None,
+        *,
+        tag: str,
+        log: Path,
+        temp: Path,
+    ) -> None:
         self.up = False
         """Set by the owner: from then on there is little new to see."""
         self._watcher = watching
         self._main = main
         self._tag = tag
         self._log = log
+        self._temp = temp
         self._vital: dict[psutil.Process, str] = {}
         self._segments: set[str] = set()
 
@@ -81,13 +90,18 @@ class EngineProcesses:
         Raises:
             OSError: it cannot be started.
         """
-        watching = await asyncio.to_thread(_spawn, launch, tag, log)
+        temp = guard_temp.make(tag)
+        try:
+            watching = await asyncio.to_thread(_spawn, launch, tag, log, temp)
+        except OSError:
+            guard_temp.remove(temp)
+            raise
         assert watching.stdout is not None  # noqa: S101  a pipe
         told = await asyncio.to_thread(watching.stdout.readline)
         main = None
         with contextlib.suppress(ValueError, psutil.NoSuchProcess):  # it is gone already: `lost` tells
             main = psutil.Process(int(told))
-        return cls(watching, main, tag, log)
+        return cls(watching, main, tag=tag, log=log, temp=temp)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -142,6 +156,7 @@ class EngineProcesses:
         # What the watcher could not: it was killed itself, or its patience was too short.
         gone = await asyncio.to_thread(processes.end, TAG, {self._tag}.__contains__)
         processes.remove(self._segments)
+        guard_temp.remove(self._temp)
         return gone
 
     def _look(self) -> None:
@@ -168,15 +183,15 @@ class EngineProcesses:
         return f"vLLM ended with status {status}" + (f": {fault}" if fault else "")
 
 
-def _spawn(launch: Launch, tag: str, log: Path) -> subprocess.Popen[bytes]:
-    watch = [sys.executable, "-I", "-S", watcher.__file__, "--parent", str(os.getpid()), "--tree", "--"]
+def _spawn(launch: Launch, tag: str, log: Path, temp: Path) -> subprocess.Popen[bytes]:
+    watch = [sys.executable, "-I", "-S", watcher.__file__, "--parent", str(os.getpid()), "--tree"]
     with log.open("ab") as output:
         return subprocess.Popen(
-            [*watch, *launch.argv],
+            [*watch, "--litter", str(temp), "--", *launch.argv],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            env={**os.environ, **TITLES, **launch.environment, TAG: tag},
+            env={**os.environ, **TITLES, **launch.environment, **guard_temp.environment(temp), TAG: tag},
             start_new_session=True,  # whoever kills our session leaves the watcher to clean up
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from agents import local_process, processes, watcher
+from agents import guard_temp, local_process, processes, watcher
 from agents.engine import End, EngineError, EngineSpec, Progress, Up
 from agents.guard_engine import last_fault
 from agents.guard_files import TAG, Folder, GuardSpec, Order, Pace, Status, Weights
@@ -247,19 +247,24 @@ def _sweep(folder: Path, keep: Collection[RankKey]) -> None:
 
 
 def end_ranks(wanted: Callable[[str], bool], segments: Iterable[str]) -> bool:
-    """SIGKILL all processes of these ranks, guards included, and remove their shared memory.
+    """SIGKILL all processes of these ranks, guards included, and remove what that leaves behind.
 
     Args:
         wanted: asked with a rank's tag.
-        segments: known to be theirs, beside those that still are in use.
+        segments: known to be theirs, beside those that still are in use or that their guards told of.
 
     Returns:
         Whether no process is left.
     """
     living = [process.pid for process in processes.tagged(TAG, wanted)]
-    left = {*segments, *watcher.segments(living)}
+    temps = guard_temp.left_by(wanted)
+    told = (Folder(Path(tag)).read_status() for tag in temps.values())
+    seen = {segment for status in told if status is not None for segment in status.segments}
+    left = {*segments, *seen, *watcher.segments(living)}
     gone = processes.end(TAG, wanted)
     processes.remove(left)
+    for temp in temps:
+        guard_temp.remove(temp)
     return gone
 
 

@@ -77,6 +77,8 @@ async def ask(session: aiohttp.ClientSession, url: str, body: Mapping[str, Any])
             return await _read(response, began_s)
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         return Failed(type(error).__name__)
+    except (AttributeError, TypeError):  # what the stream's JSON is made of is not what it should be
+        return Failed("no stream of the OpenAI API")
 
 
 async def _read(response: aiohttp.ClientResponse, began_s: float) -> Reply:
@@ -84,13 +86,15 @@ async def _read(response: aiohttp.ClientResponse, began_s: float) -> Reply:
     clock = asyncio.get_running_loop().time
     first_s = last_s = 0.0
     words: list[str] = []
-    usage: Mapping[str, int] = {}
+    usage: Mapping[str, Any] = {}
     async for line in response.content:
         data = line.removeprefix(b"data:").strip()
         if data == b"[DONE]":
             if not words:
                 return Failed("an answer without a token")
             read, written = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+            if not (isinstance(read, int) and isinstance(written, int)):
+                return Failed("usage that is no count of tokens")
             return Served(began_s, first_s, last_s, read, written, "".join(words))
         chunk = json.loads(data) if data.startswith(b"{") else {}
         if error := chunk.get("error"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from agents import processes, watcher
+from agents import guard_temp, processes, watcher
 from agents.processes import Started
 
 TAG = "CORAL_LOCAL_NODE"
@@ -52,12 +52,15 @@ def find(tag: str) -> Started | None:
 
 
 def end(tags: Collection[str]) -> bool:
-    """SIGKILL every process of these machines, again until none is left, and remove their shared memory.
+    """SIGKILL every process of these machines, again until none is left, and remove what that leaves behind.
 
     Returns:
         Whether none is left: a process inside the kernel can outlast the patience of a few seconds.
     """
-    left = watcher.segments(process.pid for process in processes.tagged(TAG, tags.__contains__))
+    living = processes.tagged(TAG, tags.__contains__)
+    left, temps = watcher.segments(process.pid for process in living), guard_temp.used_by(living)
     gone = processes.end(TAG, tags.__contains__)
     processes.remove(left)
+    for temp in temps:
+        guard_temp.remove(temp)
     return gone

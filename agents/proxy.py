@@ -14,6 +14,7 @@ Bodies are passed chunk by chunk as they are read, so the events of a stream are
 
 import asyncio
 import json
+import logging
 import resource
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from pydantic_core import from_json
 
@@ -164,8 +166,20 @@ def new_runner(app: web.Application, *, shutdown_s: float = 0.0) -> web.AppRunne
         handler_cancellation=True,
         auto_decompress=False,  # a compressed request is passed on as it is
         access_log=None,
+        logger=_ServerLog(logging.getLogger("aiohttp.server")),
         shutdown_timeout=max(shutdown_s, 0.01),  # aiohttp takes 0 for no limit
     )
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log, in which strangers that speak no HTTP are no errors of ours; they are answered 400."""
+
+    def exception(self, msg: object, *args: object, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info")
+        if isinstance(error, HttpProcessingError):
+            self.info(f"{msg}: %.200s", *args, " ".join(error.message.split()))
+        else:
+            super().exception(msg, *args, **kwargs)
 
 
 def allow_many_connections() -> None:
@@ -183,6 +197,9 @@ class SlowUpload(Exception):
 
 async def whole_body(request: web.Request) -> bytes:
     """The body of a client's request: whoever takes longer holds up a drain.
+
+    A malformed chunk is as one that never comes. The parser of aiohttp 3.14 tells its server, which keeps an
+    answer 400 for after this request; it never tells `read`, nor anything else that is public.
 
     Raises:
         SlowUpload: it is not here in time.
@@ -205,12 +222,11 @@ async def asked(upstreams: Upstreams, call: Call) -> AsyncIterator[Answer]:
     """
     place, request = _written(call)
     try:
-        connection = await upstreams.take(place)
+        connection = await upstreams.ask(place, call.method, request)
     except UpstreamError as error:
         raise Unanswered(str(error)) from error
     try:
         try:
-            await connection.ask(call.method, request)
             first = await connection.more()
         except UpstreamError as error:
             raise Unanswered(str(error)) from error
@@ -314,9 +330,14 @@ def error_event(message: str) -> bytes:
 
 # --- headers ---------------------------------------------------------------------------------------
 def end_to_end(headers: CIMultiDict[str]) -> CIMultiDict[str]:
-    """Headers without those of one connection, and without those that `Connection` names."""
+    """Headers without those of one connection, and without those that `Connection` names.
+
+    A length beside a transfer coding goes as well: the coding counts (RFC 9112, section 6.3).
+    """
     named = {name.strip().lower() for line in headers.getall("Connection", ()) for name in line.split(",")}
     dropped = HOP_BY_HOP | named
+    if "Transfer-Encoding" in headers:
+        dropped |= {"content-length"}
     return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)
 
 

@@ -7,15 +7,16 @@ tolerance is a multiple of that.
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import AsyncIterator, Mapping
 from itertools import combinations
 from pathlib import Path
 
 from agents.engine import EngineError, EngineSpec
 from agents.files import write_atomically
+from agents.guard_engine import EngineProcesses
 from agents.guard_keys import free_port
 from agents.ledger import RankKey
+from agents.lifespan import interrupted, within
 from agents.probe import Probe
 from agents.reference import Answers, Prompts, Reference, ask, deviation, file_of, post, precision
 from agents.revisions import revision_of
@@ -54,6 +55,8 @@ async def make(
 ) -> Path:
     """Run one unpartitioned vLLM over the weights in `folder`, ask it, and write the file beside them.
 
+    It runs as a task of the main thread, since a signal that ends this process must end vLLM first.
+
     Args:
         vllm_args: the variant's.
         log: where vLLM's output goes.
@@ -61,8 +64,22 @@ async def make(
 
     Raises:
         EngineError: vLLM did not start or answer; the text names its log.
+        KeyboardInterrupt: told to end by a signal, and vLLM has ended.
         OSError: the weights cannot be read, or the file not be written.
     """
+    with interrupted():
+        return await _make(folder, node, vllm_args, log=log, tp=tp, start_within_s=start_within_s)
+
+
+async def _make(
+    folder: Path,
+    node: VllmNode,
+    vllm_args: Mapping[str, str],
+    *,
+    log: Path,
+    tp: int,
+    start_within_s: float,
+) -> Path:
     revision = await asyncio.to_thread(revision_of, folder)
     async with served(folder, node, vllm_args, log=log, tp=tp, start_within_s=start_within_s) as base_url:
         prompts = [await _tokens(base_url, text) for text in _TEXTS]
@@ -118,47 +135,43 @@ async def served(
     tp: int = 1,
     start_within_s: float = 1800.0,
 ) -> AsyncIterator[str]:
-    """One unpartitioned vLLM on loopback, healthy, for as long as the context lasts: its base URL."""
+    """One unpartitioned vLLM on loopback, healthy, for as long as the context lasts: its base URL.
+
+    It ends with this process, however that ends.
+    """
     port = free_port(_ADDRESS)
     command = launch(node, _whole(node, vllm_args, tp), folder, http_port=port, master_port=0, kv_port=0)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *command.argv,
-            env=os.environ | command.environment,
-            stdout=output,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+    engine = await EngineProcesses.start(command, _begin(log), log)
     base_url = f"http://{_ADDRESS}:{port}"
     try:
-        if not await _healthy(base_url, process, start_within_s):
-            ended = "" if process.returncode is None else f" and ended with status {process.returncode}"
-            raise EngineError(f"vLLM was not healthy within {start_within_s:g} s{ended}; see {log}")
+        await _healthy(base_url, engine, log, start_within_s)
         yield base_url
+        engine.terminate()
+        await within(_END_S, engine.exited())
     finally:
-        await _end(process)
+        await engine.end()
 
 
-async def _healthy(base_url: str, process: asyncio.subprocess.Process, within_s: float) -> bool:
-    with contextlib.suppress(TimeoutError):
+def _begin(log: Path) -> str:
+    """Have an empty log; returns the tag of this process's engine."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
+    return f"{log.resolve()}.{os.getpid()}"
+
+
+async def _healthy(base_url: str, engine: EngineProcesses, log: Path, within_s: float) -> None:
+    """Wait until it is. Raises EngineError: it ended before, or took too long."""
+    lost = asyncio.create_task(engine.lost())
+    try:
         async with asyncio.timeout(within_s), Probe(base_url) as probe:
-            while process.returncode is None:
-                if await probe.health() == "well":
-                    return True
+            while await probe.health() != "well":
+                if lost.done():
+                    raise EngineError(f"{lost.result()}; see {log}")
                 await asyncio.sleep(_POLL_S)
-    return False
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """In order first, so that no shared memory is left behind; then whatever is left of its group."""
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _END_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    except TimeoutError as error:
+        raise EngineError(f"vLLM was not healthy within {within_s:g} s; see {log}") from error
+    finally:
+        lost.cancel()
 
 
 def _whole(node: VllmNode, vllm_args: Mapping[str, str], tp: int) -> EngineSpec:

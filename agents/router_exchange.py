@@ -180,7 +180,7 @@ class Exchange:
         if len(trail.failed) < TRIES:
             choice = group.pick(prompt, now_s, frozenset(trail.failed))
         if choice is Refusal.FAILING and trail.sent == 1 and self._why:
-            choice = group.pick(prompt, now_s)  # an idle connection may just have been closed
+            choice = group.pick(prompt, now_s)  # nobody else is there: it may have been by chance
         if isinstance(choice, Choice):
             self._desk.metrics.choices.labels(choice.how).inc()
             return choice.peer

@@ -16,14 +16,12 @@ from typing import Any, Self, cast
 
 from multidict import CIMultiDict
 
-from agents.framing import ByChunks, ByLength, Framing, ToTheEnd
+from agents.framing import Framing, HeadReader, framing_of
 
 CONNECT_S = 30.0
 """A guard only. The kernel gives up sooner (below): it does not take a late loop of ours for a dead peer."""
 KEEP_ALIVE_S = 3.0
 """Idle connections are closed sooner than uvicorn's 5 s, so that one seldom dies under a request."""
-HEAD_BYTES = 64 * 1024
-"""A longer head is no HTTP."""
 AHEAD_BYTES = 64 * 1024
 """What is read ahead of whoever takes an answer."""
 _OPTIONS = {
@@ -60,12 +58,17 @@ class Connection(asyncio.Protocol):
         self.headers: CIMultiDict[str] = CIMultiDict()
         self.reusable = False
         """The answer is all here, and another request may follow."""
+        self.raced = False
+        """It was used before, and no byte of this answer has come. Where it dies now, it may have been closed
+        while it was idle."""
         self._method = ""
-        self._head = b""
+        self._heads: HeadReader | None = None
+        """Reads the head, once there was a request."""
         self._keeps_alive = False
         self._framing: Framing | None = None
         """Of the body, once the head is here."""
         self._ahead: deque[bytes] = deque()
+        self._ahead_bytes = 0
         self._sink: Sink | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._error: str | None = None
@@ -73,19 +76,27 @@ class Connection(asyncio.Protocol):
 
     # --- for whoever asks ----------------------------------------------------------------------------
     async def ask(self, method: str, request: bytes) -> None:
-        """Send a request and wait for the head of its answer: `status` and `headers`."""
-        self._method, self._framing, self.reusable = method, None, False
+        """Send a request and wait for the head of its answer: `status` and `headers`.
+
+        Where none comes, or nobody waits for it any more, the connection is closed.
+        """
+        self.raced = self._heads is not None
+        self._method, self._heads, self._framing, self.reusable = method, HeadReader(), None, False
+        self._taken()  # whoever had the last answer may have left some of it, and paused
         self._transport.write(request)
-        while self._framing is None:
-            await self._news()
+        try:
+            while self._framing is None:
+                await self._news()
+        except BaseException:
+            self.close()
+            raise
 
     async def more(self) -> bytes:
         """The next bytes of the body, as they come; none at its end."""
         while not self._ahead and not self.ended:
             await self._news()
         part = b"".join(self._ahead)
-        self._ahead.clear()
-        self.resume()
+        self._taken()
         return part
 
     async def flow(self, sink: Sink) -> None:
@@ -125,6 +136,11 @@ class Connection(asyncio.Protocol):
         """End it at once, by which an engine that still answers stops."""
         self._transport.abort()
 
+    def _taken(self) -> None:
+        self._ahead.clear()
+        self._ahead_bytes = 0
+        self.resume()
+
     async def _news(self) -> None:
         if self._error is not None:
             raise UpstreamError(self._error)
@@ -160,34 +176,17 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, data: bytes) -> tuple[Framing | None, bytes]:
         """Read the head, once it is whole: the body's framing, and what has come of it."""
-        head, found, rest = (self._head + data).partition(b"\r\n\r\n")
-        if not found:
-            self._head = head
-            if len(head) > HEAD_BYTES:
-                raise ValueError("a head has no end")
+        if self._heads is None:
+            raise ValueError("it speaks before it is asked")
+        self.raced = False
+        found = self._heads.feed(data)
+        if found is None:
             return None, b""
-        self._head = b""
-        first, *lines = head.decode("utf-8", "surrogateescape").split("\r\n")
-        version, status, *_ = first.split(" ", 2)
-        if not version.startswith("HTTP/1."):
-            raise ValueError(first[:80])
-        self.status = int(status)
-        if self.status < 200:  # an interim answer; the one that counts follows
-            return self._begin(rest)
-        self.headers = CIMultiDict(map(_field, lines))
-        kept = self.headers.get("Connection", "").lower()
-        self._keeps_alive = "close" not in kept if version == "HTTP/1.1" else "keep-alive" in kept
-        self._framing = self._framing_of()
+        head, rest = found
+        self.status, self.headers, self._keeps_alive = head.status, head.headers, head.keeps_alive
+        self._framing = framing_of(head, self._method)
         self._wake()
         return self._framing, rest
-
-    def _framing_of(self) -> Framing:
-        length = self.headers.get("Content-Length")
-        if self._method == "HEAD" or self.status in {204, 304}:
-            return ByLength(0)
-        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
-            return ByChunks()
-        return ToTheEnd() if length is None else ByLength(int(length))
 
     def _take(self, framing: Framing, data: bytes) -> None:
         part = framing.feed(data)
@@ -195,19 +194,15 @@ class Connection(asyncio.Protocol):
             self._sink(part)
         elif part:
             self._ahead.append(part)
-            if sum(map(len, self._ahead)) > AHEAD_BYTES:
+            self._ahead_bytes += len(part)
+            if self._ahead_bytes > AHEAD_BYTES:
                 self.pause()
             self._wake()
         if framing.ended:
-            self.reusable = self._keeps_alive
+            self.reusable = self._keeps_alive and not framing.overrun
+            if framing.overrun:  # now or while idle: it would be taken for the next answer
+                self.close()
             self._wake()
-
-
-def _field(line: str) -> tuple[str, str]:
-    name, found, value = line.partition(":")
-    if not found:
-        raise ValueError(f"header {line[:80]!r}")
-    return name, value.strip()
 
 
 # --- connections -------------------------------------------------------------------------------------
@@ -226,6 +221,25 @@ class Upstreams:
     ) -> None:
         await self.close()
 
+    async def ask(self, place: Place, method: str, request: bytes) -> Connection:
+        """Send a request: a connection on which the head of its answer has come, to be given back.
+
+        Where an idle connection dies under it, it is sent once more on a new one: that says nothing about the
+        upstream, and as no byte of an answer came, nothing of one is lost.
+
+        Raises:
+            UpstreamError: nobody is there, or does not answer.
+        """
+        connection = await self.take(place)
+        try:
+            await connection.ask(method, request)
+        except UpstreamError:
+            if not connection.raced:
+                raise
+            connection = await _new(place)
+            await connection.ask(method, request)
+        return connection
+
     async def take(self, place: Place) -> Connection:
         """A connection that nobody else has.
 
@@ -238,12 +252,7 @@ class Upstreams:
             if connection.reusable:
                 return connection
         self._idle.pop(place, None)
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                return await _connect(place)
-        except OSError as error:  # a TimeoutError is one
-            said = error.strerror or type(error).__name__
-            raise UpstreamError(f"{place[0]}:{place[1]}: {said}") from error
+        return await _new(place)
 
     def give_back(self, connection: Connection) -> None:
         """Done with it. It is closed where the answer was not taken to its end."""
@@ -264,6 +273,15 @@ class Upstreams:
                 expiry.cancel()
                 connection.close()
         self._idle.clear()
+
+
+async def _new(place: Place) -> Connection:
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            return await _connect(place)
+    except OSError as error:  # a TimeoutError is one
+        said = error.strerror or type(error).__name__
+        raise UpstreamError(f"{place[0]}:{place[1]}: {said}") from error
 
 
 async def _connect(place: Place) -> Connection:

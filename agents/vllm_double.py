@@ -2,8 +2,9 @@
 
 What it does not tell is as true to vLLM (0.32) as what it tells: a dead rank leaves streams hanging and
 `/health` at 200 until the execute time-out; killed main processes leave workers behind; other ranks never end
-by themselves; SIGTERM drains only with `--shutdown-timeout`. Its answers depend on the prompt alone, unless
-its ranks disagree about the partition: then they are wrong, and nothing says so.
+by themselves; SIGTERM drains only with `--shutdown-timeout`; its sockets in the temporary folder stay there.
+Its answers depend on the prompt alone, unless its ranks disagree about the partition: then they are wrong,
+and nothing says so.
 
 | variable | what it sets | default |
 | --- | --- | --- |
@@ -17,11 +18,14 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 import sys
+import tempfile
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from aiohttp import web
 
@@ -135,6 +139,8 @@ def main() -> None:
     if fault is not None:
         _log(fault)
         sys.exit(1)
+    talk = socket.socket(socket.AF_UNIX)  # open for life, as those to its processes
+    talk.bind(f"{os.environ.get('VLLM_RPC_BASE_PATH', tempfile.gettempdir())}/{uuid4()}")
     # Not sys.exit: a thread of asyncio's may still wait for a process that never ends.
     os._exit(asyncio.run(_run(given)))
 

@@ -125,7 +125,7 @@ def watch(parent: int, grace_s: float, litter: str | None, command: list[str], *
     """Run `command`, print its process id, and return its exit status as a shell does (128 + signal).
 
     Args:
-        litter: a folder that goes if the parent died.
+        litter: a folder that goes if the parent died; with `tree` always, once nobody is left to use it.
     """
     told_to_stop = False
 
@@ -143,7 +143,8 @@ def watch(parent: int, grace_s: float, litter: str | None, command: list[str], *
         start_new_session=tree,
         preexec_fn=_die_with_watcher,  # noqa: PLW1509 - unsafe with threads; this process has one
     )
-    print(child.pid, flush=True)  # noqa: T201 - the starter reads it
+    with contextlib.suppress(BrokenPipeError):  # the starter reads it, unless it is dead already
+        os.write(1, f"{child.pid}\n".encode())
     while child.poll() is None:
         if os.getppid() != parent or told_to_stop or _stdin_closed():
             if tree:
@@ -152,7 +153,7 @@ def watch(parent: int, grace_s: float, litter: str | None, command: list[str], *
     status = -signal.SIGKILL if child.returncode is None else child.returncode
     if tree:
         _kill_tree()
-    if os.getppid() != parent and litter:
+    if litter and (tree or os.getppid() != parent):
         shutil.rmtree(litter, ignore_errors=True)
     return status if status >= 0 else 128 - status
 
@@ -161,7 +162,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parent", type=int, required=True, help="process id of the starter")
     parser.add_argument("--grace", type=float, default=10.0, help="seconds between SIGTERM and SIGKILL")
-    parser.add_argument("--litter", help="folder to remove if the starter died")
+    parser.add_argument("--litter", help="folder to remove if the starter died, or the tree")
     parser.add_argument("--tree", action="store_true", help="end everything that the command forked, too")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args()

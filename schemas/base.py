@@ -19,6 +19,9 @@ MAX_INT = 2**53 - 1
 Millis = Annotated[int, Field(ge=0, le=MAX_INT)]
 """Milliseconds since the Unix epoch (times, names ending in `_ms`), or a span of them."""
 
+DrainMs = Annotated[int, Field(ge=5_000, le=7 * 86_400_000)]
+"""How long a drain may take: less than 5 s would cut what is idle (engines must be quiet for 2 s)."""
+
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 Rate = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]

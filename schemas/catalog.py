@@ -9,13 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.architecture import Architecture, LatentAttention
 from schemas.base import Frozen, Name, Positive, Whole, digest
 from schemas.catalog_parts import put_together
 from schemas.drafts import draft
-from schemas.marked import Fault, Steps, read_marked, unique
+from schemas.faults import Fault, FileError, Steps, unique
+from schemas.marked import read_marked
+from schemas.vllm_arguments import wrong_arguments
 from schemas.workload import Burstiness, Objective, Quantiles, ServiceLevel, Workload
 
 __all__ = [  # what the parts below are made of is to be had here too
@@ -35,22 +37,6 @@ Phase = Literal["prefill", "decode", "both"]
 Runtime = Literal["vllm", "coral"]
 Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 over a checkpoint's files, in hexadecimal digits (`agents.weights`)."""
-
-VLLM_ARGUMENTS = frozenset(
-    {
-        "dtype",
-        "quantization",
-        "kv-cache-dtype",
-        "block-size",
-        "max-model-len",
-        "max-num-seqs",
-        "max-num-batched-tokens",
-        "gpu-memory-utilization",
-        "enable-prefix-caching",
-    }
-)
-"""The vLLM arguments a variant may set: those that change memory or speed and nothing else."""
-
 
 BF16_FROM = 8.0
 """NVIDIA's least compute capability with bfloat16."""
@@ -122,14 +108,12 @@ class Variant(Frozen):
     unverified: Literal["refuse", "allow"] = "refuse"
     """Whether an instance may serve without a reference to check its answers against."""
 
-    @model_validator(mode="after")
-    def _arguments_are_allowed(self) -> Self:
-        for argument in self.vllm_args:
-            if argument not in VLLM_ARGUMENTS:
-                raise ValueError(
-                    f"vllm_args: {argument!r} is not allowed; expected one of {sorted(VLLM_ARGUMENTS)}"
-                )
-        return self
+    @field_validator("vllm_args")
+    @classmethod
+    def _arguments_are_allowed(cls, given: dict[str, str]) -> dict[str, str]:
+        if wrong := wrong_arguments(given):
+            raise ValueError("; ".join(wrong))
+        return given
 
 
 class Model(Frozen):
@@ -301,12 +285,8 @@ PAPER_CATALOG = Path(__file__).parent / "data" / "paper"
 """The set-ups of arXiv 2605.04357, with prices of what nobody sells: to compare with it, not to plan by."""
 
 
-class CatalogError(ValueError):
+class CatalogError(FileError):
     """All that is wrong with a catalog's files."""
-
-    def __init__(self, faults: Sequence[Fault]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("; ".join(map(str, faults)))
 
 
 def load_catalog(path: Path = SHIPPED_CATALOG) -> Catalog:
@@ -332,6 +312,8 @@ def draft_catalog(path: Path, more: Callable[[Catalog], Broken] | None = None) -
         OSError: it cannot be read.
     """
     marked = read_marked(path)
+    if marked.unread:  # what seems to be missing may stand there
+        return Catalog(gpus=(), configurations=(), models=()), unique(marked.faults)
     put_together(marked)
     found = draft(Catalog, marked)
     made: Catalog = found.model

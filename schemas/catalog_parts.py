@@ -28,9 +28,14 @@ def _attach_levels(marked: Marked) -> None:
             )
         else:
             del level["model"]
-            model.setdefault("levels", []).append(level)
-    if _rows(levels) == levels:
-        marked.data.pop("levels", None)  # else the catalog's check names it
+            if isinstance(model.setdefault("levels", []), list):  # else the catalog's check names it
+                model["levels"].append(level)
+    for i, level in enumerate(levels if isinstance(levels, list) else ()):
+        if not isinstance(level, dict):
+            marked.fault(("levels", i), f"{str(level)[:80]!r}, expected a level with its model")
+    if not isinstance(levels, list):
+        marked.fault(("levels",), f"{str(levels)[:80]!r}, expected a list of levels, each with its model")
+    marked.data.pop("levels", None)  # the catalog has them in its models
 
 
 def _insert_workloads(marked: Marked) -> None:

@@ -11,7 +11,8 @@ from opentelemetry import propagate
 from pydantic import ValidationError
 
 from schemas.base import Frozen
-from schemas.secret import is_secret
+from schemas.faults import causes
+from schemas.secret import is_secret, shown
 from schemas.topics import TOPICS, Topic
 
 MAJOR, MINOR = 1, 0
@@ -95,7 +96,7 @@ def describe(error: ValidationError) -> str:
     The error's notes come first: they name the file, where there is one.
     """
     parts = []
-    for item in error.errors(include_url=False):
+    for item in causes(error):
         where = _where(item["loc"])
         what = (
             "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
@@ -107,10 +108,8 @@ def describe(error: ValidationError) -> str:
 
 
 def _where(steps: Sequence[int | str]) -> str:
-    """The field's name; what follows `api_keys` in it would be a key."""
-    names = [str(step) for step in steps]
-    shown = names[: names.index("api_keys") + 1] if "api_keys" in names else names
-    return ".".join(shown) or "body"
+    """The field's name."""
+    return ".".join(shown([str(step) for step in steps])) or "body"
 
 
 def _type_of(topic: Topic, headers: Mapping[str, str]) -> type[Frozen]:

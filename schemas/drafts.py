@@ -5,7 +5,8 @@ from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from schemas.marked import Marked, Steps
+from schemas.faults import Steps, causes
+from schemas.marked import Marked
 
 
 class Draft(NamedTuple):
@@ -65,7 +66,7 @@ def _valid(adapter: TypeAdapter[Any], marked: Marked, steps: Steps, value: objec
         # JSON, so that YAML's lists meet the strict models as JSON arrays do.
         return adapter.validate_json(json.dumps(value, default=str))
     except ValidationError as error:
-        for item in error.errors(include_url=False):
+        for item in causes(error):
             marked.fault((*steps, *item["loc"][inner:]), _text(item["type"], item["msg"], item["input"]))
         return None
 
@@ -75,4 +76,9 @@ def _text(kind: str, message: str, value: object) -> str:
         return f"unknown key (got {str(value)[:80]!r})"
     if kind == "missing":
         return "missing"
-    return f"{message.removeprefix('Value error, ')} (got {str(value)[:80]!r})"
+    if kind == "too_short":
+        return "none, expected at least one"
+    got = f"(got {str(value)[:80]!r})"
+    if kind in {"float_type", "int_type"} and isinstance(value, str):
+        got = f"(got text, {value[:80]!r}: no quotes; and 1e30 is 1.0e+30 in YAML)"
+    return f"{message.removeprefix('Value error, ')} {got}"

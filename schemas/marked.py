@@ -4,38 +4,16 @@ What is wrong with it is collected instead of raised, so that a person mends eve
 with its file and line.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import yaml
 
-from schemas.yamlfile import LOADER
-
-Steps = Sequence[int | str]
-"""Way from the root to a value: keys and indices, as pydantic's `loc`."""
-
-
-class Place(NamedTuple):
-    """File and line, from 1."""
-
-    file: Path
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
-class Fault(NamedTuple):
-    """One thing that is wrong: where it stands, the key's dotted path, and what was found and expected."""
-
-    place: Place
-    key: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.key}: {self.text}"
+from schemas.faults import Fault, Place, Steps
+from schemas.secret import is_secret, shown
+from schemas.yaml_nodes import PLAIN, Document, UnfitError, document
 
 
 class _Index(NamedTuple):
@@ -52,6 +30,8 @@ class Marked:
     path: Path
     data: dict[str, Any] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    unread: bool = False
+    """Whether a part could not be read at all: what seems to be missing may stand there."""
     _index: dict[int, _Index] = field(default_factory=dict)
     _read: set[Path] = field(default_factory=set)
 
@@ -96,16 +76,11 @@ class Marked:
         if file.resolve() in self._read:
             return
         self._read.add(file.resolve())
-        try:
-            content = self._content(file)
-        except yaml.YAMLError as error:
-            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-            place = Place(file, 1 if mark is None else mark.line + 1)
-            self.faults.append(Fault(place, "body", f"{problem or error}, expected YAML"))
+        content = self.content(file)
+        if content is None:
             return
-        if not isinstance(content, dict):
-            self.faults.append(Fault(Place(file, 1), "body", "expected keys with lists under them"))
-            return
+        if not content:
+            self._lacks(Fault(Place(file, 1), "body", "empty, expected keys with lists under them"))
         for name, value in content.items():
             place = self._index[id(content)].keys[name]
             self._index[id(self.data)].keys.setdefault(name, place)
@@ -124,16 +99,39 @@ class Marked:
             if part.is_file():
                 self.add(part)
             else:
-                self.faults.append(Fault(place, "include", f"{name!r}, expected a file beside this one"))
+                self._lacks(Fault(place, "include", f"{name!r}, expected a file beside this one"))
 
-    def _content(self, file: Path) -> Any:
-        with file.open("rb") as stream:
-            loader = LOADER(stream)
+    def content(self, file: Path) -> dict[str, Any] | None:
+        """The keys of one file, as they stand there; None and a fault if it is none of keys.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            found = document(file.read_bytes())
             try:
-                node = loader.get_single_node()
-                return None if node is None else _Reader(self, loader, file).plain(node)
+                content = {} if found.root is None else _Reader(self, found, file).plain(found.root)
             finally:
-                loader.dispose()
+                found.dispose()
+        except yaml.YAMLError as error:
+            mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+            place = Place(file, 1 if mark is None else mark.line + 1)
+            text = " ".join(str(problem or error).split())
+            if text.startswith("but "):
+                text = f"{getattr(error, 'context', None)}, {text}"
+            self._lacks(
+                Fault(place, "body", text if "expected" in text.split() else f"{text}, expected YAML")
+            )
+            return None
+        if not isinstance(content, dict):
+            got = repr(str(content)[:80])
+            self._lacks(Fault(Place(file, 1), "body", f"{got}, expected `name: value` lines"))
+            return None
+        return content
+
+    def _lacks(self, fault: Fault) -> None:
+        self.unread = True
+        self.faults.append(fault)
 
     def mark(self, container: object, start: Place) -> dict[Hashable, Place]:
         """Remember where a mapping or list begins; what is returned takes the places of its keys."""
@@ -146,18 +144,26 @@ class _Reader:
     """Makes plain data of one file's nodes; an anchor's value is made once, wherever it is used."""
 
     marked: Marked
-    loader: Any
+    document: Document
     file: Path
     made: dict[int, Any] = field(default_factory=dict)
+    way: list[str] = field(default_factory=list)
 
     def plain(self, node: yaml.Node) -> Any:
         if id(node) in self.made:
             return self.made[id(node)]
+        if isinstance(node, yaml.CollectionNode) and node.tag not in PLAIN:
+            self._fault(node, f"tag {node.tag!r}, expected a plain list or mapping")
         if isinstance(node, yaml.SequenceNode):
             return self._list(node)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node)
-        return self.loader.construct_object(node, deep=True)
+        try:
+            return self.document.value(node)
+        except UnfitError as error:
+            got = "a secret" if is_secret(" ".join(self.way)) else repr(str(node.value)[:80])
+            self._fault(node, f"{got} is {error}")
+            return node.value
 
     def _list(self, node: yaml.SequenceNode) -> list[Any]:
         rows: list[Any] = []
@@ -165,25 +171,44 @@ class _Reader:
         places = self.marked.mark(rows, self._place(node))
         for i, child in enumerate(node.value):
             places[i] = self._place(child)
-            rows.append(self.plain(child))
+            rows.append(self._under(str(i), child))
         return rows
 
     def _mapping(self, node: yaml.MappingNode) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         self.made[id(node)] = mapping
         places = self.marked.mark(mapping, self._place(node))
-        self.loader.flatten_mapping(node)
+        own = {id(key) for key, _ in node.value}
+        self.document.flatten(node)
+        given: set[str] = set()
         for key_node, child in node.value:
-            key = self.loader.construct_object(key_node, deep=True)
-            place = self._place(key_node)
-            if not isinstance(key, str):
-                text = f"a {type(key).__name__}, expected a word for a key"
-                self.marked.faults.append(Fault(place, str(key), text))
-            elif key in mapping:
-                self.marked.faults.append(Fault(place, key, "given twice"))
-            places[str(key)] = place
-            mapping[str(key)] = self.plain(child)
+            key = self._key(key_node)
+            if key in given and id(key_node) in own:
+                self._fault(key_node, "given twice", key)
+            if id(key_node) in own:
+                given.add(key)
+            places[key] = self._place(key_node)
+            mapping[key] = self._under(key, child)
         return mapping
+
+    def _key(self, node: yaml.Node) -> str:
+        try:
+            key = self.document.value(node)
+        except UnfitError:
+            key = node.value
+        if not isinstance(key, str):
+            self._fault(node, f"a {type(key).__name__}, expected a word for a key", str(key))
+        return str(key)
+
+    def _under(self, step: str, node: yaml.Node) -> Any:
+        self.way.append(step)
+        value = self.plain(node)
+        self.way.pop()
+        return value
+
+    def _fault(self, node: yaml.Node, text: str, *key: str) -> None:
+        way = ".".join(shown([*self.way, *key]))
+        self.marked.faults.append(Fault(self._place(node), way or "body", text))
 
     def _place(self, node: yaml.Node) -> Place:
         return Place(self.file, node.start_mark.line + 1)
@@ -202,8 +227,3 @@ def read_marked(path: Path) -> Marked:
     for file in files:
         marked.add(file)
     return marked
-
-
-def unique(faults: Iterable[Fault]) -> list[Fault]:
-    """In the order of the files and lines, each once."""
-    return sorted(set(faults), key=lambda f: (f.place.file.name, f.place.line, f.key, f.text))

@@ -80,6 +80,19 @@ class Overhead(Frozen):
     evidence: Evidence
 
 
+class FirstToken(Frozen):
+    """seconds to a request's first token = server + own x its way through the steps that take its prompt.
+
+    What many clients add by coming together is in neither: that is a matter of arrivals (`solver.headroom`).
+    """
+
+    server_s: Seconds
+    """Before the engine and after it: HTTP, tokens from text, the way to the engine's process and back."""
+    own: Annotated[float, Field(ge=1, le=10)]
+    """Above 1 by what is left of the step that runs when the prompt comes, and what its kernels lack."""
+    evidence: Evidence
+
+
 class Efficiency(Frozen):
     """All constants of one GPU kind."""
 
@@ -101,6 +114,7 @@ class Efficiency(Frozen):
     network: Link
     """Activations to the next stage."""
     overhead: Overhead
+    first_token: FirstToken
 
     def all_reduce_over(self, gpus: int) -> Collective:
         """The constants of an all-reduce over this many GPUs."""
@@ -126,10 +140,11 @@ class Efficiencies(Frozen):
         Raises:
             ValueError: there are none; the known ones are named.
         """
-        known = {e.gpu: e for e in self.gpus}
-        if gpu not in known:
-            raise ValueError(f"efficiencies: no GPU {gpu!r}, expected one of {', '.join(sorted(known))}")
-        return known[gpu]
+        for efficiency in self.gpus:
+            if efficiency.gpu == gpu:
+                return efficiency
+        known = ", ".join(sorted(e.gpu for e in self.gpus))
+        raise ValueError(f"efficiencies: no GPU {gpu!r}, expected one of {known}")
 
     def yaml(self) -> str:
         """As a file, a line for each kind of kernel."""

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Frozen, Millis, Name
+from schemas.base import DrainMs, Frozen, Millis, Name
 from schemas.catalog import Phase, Positive
 from schemas.problems import Service
 
@@ -54,7 +54,7 @@ class ServedClass(Frozen):
     mean_output_tokens: Positive
     startup_s: Positive = 300.0
     """Assumed time from start to ready; K is this over the adjustment interval."""
-    drain_deadline_ms: Millis | None = None
+    drain_deadline_ms: DrainMs | None = None
     """The longest that a drain waits for open answers; None is the policy's."""
     headroom: tuple[HeadroomCurve, ...] = ()
     """By phase; a phase without one (head-room off, or a log older than head-room) has the factor 1."""
@@ -116,7 +116,7 @@ class CorePolicy(Frozen):
     """How long a refused pool counts as out of stock, unless the refusal says otherwise."""
     start_deadline_ms: Millis = 1_800_000
     """An instance that is not ready after so long is ended and tried again."""
-    drain_deadline_ms: Millis = 600_000
+    drain_deadline_ms: DrainMs = 600_000
     """A drain that is not over after so long is cut and told; a minute later its nodes are given back."""
     pull_slots: Annotated[int, Field(ge=1)] = 4
     """Nodes of one region that may pull weights at the same time."""

@@ -12,16 +12,17 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     FilePath,
     SecretStr,
+    ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
 )
 from pydantic_settings import (
@@ -34,7 +35,9 @@ from pydantic_settings import (
 
 from schemas.base import Millis, Name
 from schemas.catalog import SHIPPED_CATALOG
+from schemas.marked import Marked
 from schemas.performance import SHIPPED_EFFICIENCIES
+from schemas.policy import CorePolicy
 from schemas.secret import is_secret
 from schemas.topics import AUDIT_MS, Topic
 
@@ -132,15 +135,15 @@ class FoldSettings(BaseModel):
     alive_every_ms: Millis = 2_000
 
 
-def _unquoted(given: object) -> object:
-    """YAML reads a bare `off` as false, and `on` as true, which is no factor of 1."""
-    return {False: "off", True: "on"}[given] if isinstance(given, bool) else given
+def _choice(given: object, choose: ValidatorFunctionWrapHandler) -> object:
+    # YAML reads a bare `off` as false, and `on` as true, which is no factor of 1.
+    try:
+        return choose({False: "off", True: "on"}[given] if isinstance(given, bool) else given)
+    except ValidationError as error:  # a line for each kind that it is not, with pydantic's names of them
+        raise ValueError("expected auto, off, or a finite number of at least 1") from error
 
 
-HeadroomChoice = Annotated[
-    Literal["auto", "off"] | Annotated[float, Field(ge=1)],
-    BeforeValidator(_unquoted),
-]
+HeadroomChoice = Annotated[Literal["auto", "off"] | Annotated[float, Field(ge=1)], WrapValidator(_choice)]
 """auto: as the catalog's burstiness and promises ask for (docs/headroom.md). off: none. Else: the factor."""
 
 
@@ -154,6 +157,7 @@ class ControlSettings(BaseModel):
     """Node configurations to plan with; empty means all that the catalog has a list price of."""
     policy: dict[str, Annotated[float, AfterValidator(_whole)]] = {}
     """Overrides of `schemas.policy.CorePolicy`, by field."""
+
     headroom: HeadroomChoice = "auto"
     """What demand is multiplied by so that bursts keep the promises."""
     headroom_of: dict[str, HeadroomChoice] = {}
@@ -163,6 +167,16 @@ class ControlSettings(BaseModel):
     solve_fuse_s: Annotated[float, Field(gt=0)] = 20.0
     snapshot_every: Annotated[int, Field(ge=1)] = 1000
     """Records of the control log between two snapshots."""
+
+    @field_validator("policy")
+    @classmethod
+    def _is_a_policy(cls, given: dict[str, float]) -> dict[str, float]:
+        try:
+            CorePolicy.model_validate({"served": (), **given})
+        except ValidationError as error:
+            wrong = (f"{'.'.join(map(str, e['loc']))}: {e['input']!r}, {e['msg']}" for e in error.errors())
+            raise ValueError("; ".join(wrong)) from error
+        return given
 
 
 class NodeSettings(BaseModel):
@@ -255,19 +269,11 @@ class _File(YamlConfigSettingsSource):
     """The settings file, with errors of one line that name it."""
 
     def _read_file(self, path: Path | Traversable) -> dict[str, Any]:
-        try:
-            plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"--config: {path}: byte {error.start} is not UTF-8, expected text") from error
-        except yaml.MarkedYAMLError as error:
-            line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-            raise ValueError(f"--config: {path}{line}: {error.problem}, expected YAML") from error
-        except yaml.YAMLError as error:
-            raise ValueError(f"--config: {path}: {' '.join(str(error).split())}, expected YAML") from error
-        if plain is None:  # empty, or all of it comments
-            return {}
-        if not isinstance(plain, dict) or not all(isinstance(name, str) for name in plain):
-            raise ValueError(f"--config: {path}: {str(plain)[:80]!r}, expected `name: value` lines")
+        file = Path(str(path))
+        marked = Marked(file)
+        plain = marked.content(file)
+        if marked.faults or plain is None:
+            raise ValueError(f"--config: {'; '.join(map(str, marked.faults))}")
         return plain
 
 

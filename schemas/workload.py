@@ -1,8 +1,9 @@
 """What clients send and what they are promised: request lengths, arrivals, latency objectives."""
 
+from itertools import pairwise
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.base import Frozen, Name, Positive, Whole
 
@@ -67,6 +68,14 @@ class Workload(Frozen):
     """What of it is no measurement, and why it is taken."""
     source: str
 
+    @field_validator("burstiness")
+    @classmethod
+    def _intervals_rise(cls, given: tuple[Burstiness, ...]) -> tuple[Burstiness, ...]:
+        intervals = [b.interval_s for b in given]
+        if any(later <= earlier for earlier, later in pairwise(intervals)):
+            raise ValueError(f"interval_s: {intervals}, expected each once, shortest first")
+        return given
+
 
 class ServiceLevel(Frozen):
     """One SLO class of one model: what is promised, and for which workload."""
@@ -75,5 +84,15 @@ class ServiceLevel(Frozen):
     ttft: tuple[Objective, ...] = Field(min_length=1)
     tpot: tuple[Objective, ...] = Field(min_length=1)
     workload: Workload
-    drain_deadline_s: Positive | None = None
+    drain_deadline_s: Annotated[float, Field(ge=5, le=7 * 86_400)] | None = None
     """The longest that a drain waits for open answers; None is the policy's."""
+
+    @field_validator("ttft", "tpot")
+    @classmethod
+    def _one_a_bucket(cls, given: tuple[Objective, ...]) -> tuple[Objective, ...]:
+        buckets = [objective.max_prompt_tokens for objective in given]
+        if len(set(buckets)) < len(buckets):
+            raise ValueError(
+                f"max_prompt_tokens: {buckets}, expected one objective for each length of prompts"
+            )
+        return given

@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic_core import to_json
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from schemas.faults import FileError
+from schemas.marked import Marked
 
 Model = TypeVar("Model", bound=BaseModel)
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's parser where PyYAML was built with it: ten times as fast, the same marks."""
+_ANY = TypeAdapter[object](object, config=ConfigDict(ser_json_inf_nan="constants"))
+"""Infinities stay what they are, for the model to refuse; by default they would become null."""
 
 
 def load_yaml(model: type[Model], path: Path) -> Model:
@@ -18,17 +19,20 @@ def load_yaml(model: type[Model], path: Path) -> Model:
 
     Raises:
         OSError: the file cannot be read.
-        yaml.YAMLError: it is no YAML; the error names the file.
+        FileError: it is no YAML of keys and values.
         pydantic.ValidationError: a field is missing, unknown or impossible; the error names it, and a note
-            the file.
+            the file and the lines.
     """
-    with path.open("rb") as file:
-        content = yaml.load(file, Loader=LOADER)  # noqa: S506 - a safe one
-    # JSON in between, so that YAML's lists meet the strict models as JSON arrays do. A NaN stays one and is
-    # refused: as JSON's null it would read as a field that was not given.
-    plain = to_json(content, inf_nan_mode="constants")
+    marked = Marked(path)
+    marked.data = marked.content(path) or {}
+    if marked.faults:
+        raise FileError(marked.faults)
+    # JSON in between, so that YAML's lists meet the strict models as JSON arrays do.
+    plain = _ANY.dump_json(marked.data)
     try:
         return model.model_validate_json(plain)
     except ValidationError as error:
-        error.add_note(str(path))
+        wrong = [e for e in error.errors() if not (e["type"] == "too_short" and e["input"])]
+        lines = sorted({marked.place(item["loc"]).line for item in wrong})
+        error.add_note(f"{path}:{','.join(map(str, lines))}")
         raise

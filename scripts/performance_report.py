@@ -13,34 +13,24 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rcParams
-from matplotlib.figure import Figure
 
 from schemas.catalog import load_catalog
 from schemas.performance import Collective, Efficiencies, load_efficiencies
-from solver import validation
+from scripts.performance_plots import plot
+from scripts.performance_reasons import POOLED, REASONS, UNSEEN, UNSEEN_SERVING
+from solver import holding_out, validation
+from solver.fitting_engine import Engine
+from solver.holding_out import OWN_TTFT, Unseen
 from solver.kernels import Kernels
 from solver.measurements import Measured, load
 from solver.roofline import DEFAULT
-from solver.serving_points import Point, points
-from solver.validation import MEDIAN_AT_MOST, OPTIMISTIC_AT_MOST, P90_AT_MOST, Comparison, Errors
+from solver.serving_points import CHUNK_TOKENS, Point, points
+from solver.shapes import Floats
+from solver.validation import AGED, FEW, RAW, Comparison, Errors, exceeds
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "performance-model.md"
 PLOTS = DOCS / "performance"
-
-OLD_PROMPTS = (
-    "on 4 and 8 GPUs that engine took 2.4 to 2.8 times as long for 4,096 tokens as for 2,048, which neither "
-    "attention nor all-reduces explain; two constants cannot follow it"
-)
-REASONS = {
-    ("V100-16GB", "decode", "Helix"): (
-        "the curve has a fold: 80 sequences take 7.0 ms a layer, 95 take 4.6, as if by another kernel"
-    ),
-    ("A100", "prefill", "Splitwise"): OLD_PROMPTS,
-    ("H100", "prefill", "Splitwise"): OLD_PROMPTS,
-}
-"""Why an error above a bound is there; without one the report is not written."""
 
 Lines = list[str]
 
@@ -58,7 +48,35 @@ class Report:
 
     @cached_property
     def thirds(self) -> dict[str, Errors]:
-        return validation.each_third(self.points, self.kernels)
+        return holding_out.by(holding_out.each_third(self.points, self.kernels), by_gpu)
+
+    @cached_property
+    def unseen(self) -> list[Unseen]:
+        """Serving points of models that the constants have not seen."""
+        return holding_out.each_serving_model(self.points, self.kernels)
+
+    @cached_property
+    def by_model(self) -> dict[str, Errors]:
+        return holding_out.by(self.unseen, by_gpu)
+
+    @cached_property
+    def each_serving_model(self) -> dict[tuple[str, str], Errors]:
+        """The same, model by model."""
+        return holding_out.by(self.unseen, lambda u: (by_gpu(u), u.point.model))
+
+    @cached_property
+    def models(self) -> dict[tuple[str, str, str], Errors]:
+        """Layers of models that the constants have not seen, by GPU, source and model."""
+        return {
+            (gpu.name, *key): errors
+            for gpu in self.gpus
+            for key, errors in holding_out.each_layer_model(self.measured, gpu, self.efficiencies).items()
+        }
+
+    @cached_property
+    def engines(self) -> dict[str, Engine]:
+        """What the fit gives without a model."""
+        return holding_out.engines(self.points, self.kernels)
 
     def of(self, level: str) -> list[Comparison]:
         return [c for c in self.comparisons if c.level == level]
@@ -78,19 +96,28 @@ def shown(errors: Errors) -> tuple[str, ...]:
     return str(errors.points), f"{errors.median:.1%}", f"{errors.p90:.1%}", f"{errors.bias:+.1%}"
 
 
-def exceeds(level: str, errors: Errors) -> bool:
-    slow = errors.median > MEDIAN_AT_MOST[level] or errors.p90 > P90_AT_MOST[level]
-    return bool(errors.points) and (slow or errors.bias < -OPTIMISTIC_AT_MOST)
+def by_gpu(one: Unseen) -> str:
+    return f"{one.phase} on {one.point.gpu}"
+
+
+HEADLINES = (
+    ("layer", "layer", RAW, ""),
+    ("layer", "layer, Splitwise raw", AGED, RAW),
+    ("serving", "serving", "", ""),
+    ("planner", OWN_TTFT, "vLLM", FEW),
+    ("planner", "TTFT as planned, all loads", FEW, "vLLM"),
+)
+"""Level, what it is called, the source left out, and the one without which there is nothing to show."""
 
 
 def gpus(report: Report) -> Lines:
-    names = [g.name for g in report.gpus]
-    rows = [
-        (name, level, *shown(errors), "no" if exceeds(level, errors) else "yes")
-        for level in ("layer", "serving")
-        for name in names
-        if (errors := validation.together(report.comparisons, level, name)).points  # type: ignore[arg-type]
-    ]
+    rows = []
+    for level, called, but, needed in HEADLINES:
+        for name in (g.name for g in report.gpus):
+            errors = validation.together(report.comparisons, level, name, but)  # type: ignore[arg-type]
+            sources = {c.source for c in report.of(level) if c.gpu == name}
+            if errors.points and needed in sources | {""}:
+                rows.append((name, called, *shown(errors), "no" if exceeds(level, errors) else "yes"))
     return table(("GPU", "level", "points held out", "median", "p90", "bias", "within bounds"), rows)
 
 
@@ -98,6 +125,7 @@ def phases(report: Report) -> Lines:
     rows = [
         (c.gpu, c.phase, c.source, int(np.sum(~c.held_out)), *shown(c.errors()))
         for c in (*report.of("layer"), *report.of("serving"))
+        if c.source != RAW
     ]
     return table(("GPU", "phase", "source", "fitted on", "held out", "median", "p90", "bias"), rows)
 
@@ -105,8 +133,30 @@ def phases(report: Report) -> Lines:
 def above(report: Report) -> Lines:
     rows = [
         (c.gpu, c.phase, c.source, *shown(c.errors()), REASONS[c.gpu, c.phase, c.source])
-        for c in (*report.of("layer"), *report.of("serving"))
+        for c in (*report.of("layer"), *report.of("serving"), *report.of("planner"))
         if exceeds(c.level, c.errors())
+    ]
+    rows += [
+        (gpu, "both", f"{source}, {model} held out", *shown(errors), UNSEEN[model])
+        for (gpu, source, model), errors in report.models.items()
+        if exceeds("layer", errors)
+    ]
+    rows += [
+        (name.split(" on ")[1], name.split(" on ")[0], f"vLLM, {how}", *shown(errors), POOLED)
+        for how, held_out in (("each third in turn", report.thirds), ("each model in turn", report.by_model))
+        for name, errors in held_out.items()
+        if exceeds("serving", errors)
+    ]
+    rows += [
+        (
+            of.split(" on ")[1],
+            of.split(" on ")[0],
+            f"vLLM, {model} held out",
+            *shown(errors),
+            UNSEEN_SERVING[model, of.split(" ")[0]],
+        )
+        for (of, model), errors in report.each_serving_model.items()
+        if exceeds("serving", errors)
     ]
     return table(("GPU", "phase", "source", "held out", "median", "p90", "bias", "reason"), rows)
 
@@ -117,14 +167,67 @@ def thirds(report: Report) -> Lines:
 
 
 def models(report: Report) -> Lines:
-    measured = report.measured["layers"].words["gpu"]
+    rows = [(*key, *shown(errors)) for key, errors in report.models.items()]
+    return table(("GPU", "source", "model held out", "points", "median", "p90", "bias"), rows)
+
+
+def serving_models(report: Report) -> Lines:
+    """By GPU over all models, each judged by constants that have not seen it, and model by model."""
+    rows = []
+    for name, errors in report.by_model.items():
+        rows.append((name, "each in turn", *shown(errors)))
+        rows += [
+            (name, model, *shown(e)) for (of, model), e in report.each_serving_model.items() if of == name
+        ]
+    return table(("", "model held out", "points", "median", "p90", "bias"), rows)
+
+
+def without(report: Report) -> Lines:
+    """What the fit says of the engine with all models, on two thirds of the set-ups, and without each."""
+    shipped = report.efficiencies.gpus[0]
+    found = {"none": Engine(shipped.overhead, shipped.first_token), **report.engines}
     rows = [
-        (gpu.name, model, *shown(errors))
-        for gpu in report.gpus
-        if gpu.name in measured
-        for model, errors in validation.each_model(report.measured, gpu, report.efficiencies).items()
+        (
+            model,
+            f"{e.overhead.step_s * 1e3:.2f} ms",
+            f"{e.overhead.sequence_s * 1e6:.0f} us",
+            f"{e.first_token.server_s * 1e3:.0f} ms",
+            f"{e.first_token.own:.2f}",
+        )
+        for model, e in found.items()
     ]
-    return table(("GPU", "model held out", "points", "median", "p90", "bias"), rows)
+    return table(("model left out", "a step", "a sequence", "`server`", "`own`"), rows)
+
+
+def chunks(report: Report) -> Lines:
+    """Held-out points at the tokens a step of the servers that were measured, and at the planner's own."""
+    rows = []
+    for gpu in sorted({p.gpu for p in report.points}):
+        held = [p for p in report.points if p.gpu == gpu and p.held_out and p.used.any()]
+        found = {
+            tokens: [(p, p.waits(report.kernels[gpu], tokens)) for p in held]
+            for tokens in (CHUNK_TOKENS, DEFAULT.batched_tokens)
+        }
+        for tokens, waits in found.items():
+            off = np.concatenate([(w.ttft_s / p.ttft - 1)[p.few] for p, w in waits])
+            rows.append((gpu, OWN_TTFT, f"{tokens:,}", *shown(validation.summary(off))))
+        for tokens, waits in found.items():
+            off = np.concatenate([(w.tpot_s / p.tpot - 1)[p.used] for p, w in waits])
+            rows.append((gpu, "TPOT", f"{tokens:,}", *shown(validation.summary(off))))
+    return table(("GPU", "", "tokens a step", "points", "median", "p90", "bias"), rows)
+
+
+def planner(report: Report) -> Lines:
+    """The planner's own time to first token by the clients that share a server: held out, and all points."""
+    off: dict[tuple[str, int, str], list[Floats]] = {}
+    for point in report.points:
+        away = point.waits(report.kernels[point.gpu]).ttft_s / point.ttft - 1
+        for clients in np.unique(point.loads.clients[point.used]):
+            now = away[point.used & (point.loads.clients == clients)]
+            for called in ("held out", "all points")[not point.held_out :]:
+                off.setdefault((point.gpu, int(clients), called), []).append(now)
+    rows = [(*key, *shown(validation.summary(np.concatenate(off[key])))) for key in sorted(off)]
+    return table(("GPU", "clients", "", "points", "median", "p90", "bias"), rows)
 
 
 def setups(report: Report) -> Lines:
@@ -133,9 +236,9 @@ def setups(report: Report) -> Lines:
     for p in report.points:
         if not p.used.any():
             continue
-        kernels = report.kernels[p.gpu]
-        tpot = validation.summary((p.tpot_s(kernels) / p.tpot)[p.used] - 1)
-        ttft = validation.summary((p.ttft_s(kernels, client) / p.ttft)[p.used] - 1)
+        waits = p.waits(report.kernels[p.gpu])
+        tpot = validation.summary((waits.tpot_s / p.tpot)[p.used] - 1)
+        ttft = validation.summary((p.ttft_s(waits, client) / p.ttft)[p.used] - 1)
         used = f"{int(p.used.sum())} of {len(p.tpot)}"
         figures = [f"{e.median:.0%} ({e.bias:+.0%})" for e in (tpot, ttft)]
         rows.append((p.name, used, "held out" if p.held_out else "fitted on", *figures))
@@ -145,6 +248,7 @@ def setups(report: Report) -> Lines:
 def left_out(report: Report) -> Lines:
     serving = report.measured["serving"]
     apart = (serving["attention_dp"] > 1) | (serving["expert_parallel"] > 1)
+    impossible = sorted({p.model for p in report.points if p.impossible})
     rules: tuple[tuple[str, int], ...] = (
         ("expert or data parallelism, which the model has not", int(apart.sum())),
         (
@@ -158,7 +262,7 @@ def left_out(report: Report) -> Lines:
         (
             (
                 "a series with a load that implies over half of the GPUs' peak arithmetic: prompts came from "
-                "a prefix cache, or clients did not ask again"
+                f"a prefix cache, or clients did not ask again: all of {', '.join(impossible)}"
             ),
             sum(int((~p.queued & ~p.contradicted).sum()) for p in report.points if p.impossible),
         ),
@@ -185,7 +289,11 @@ def memory(report: Report) -> Lines:
 def constants(report: Report) -> Lines:
     rows = []
     for e in report.efficiencies.gpus:
-        parts = [(n, part) for n, part in e if n not in ("gpu", "overhead", "network") and part is not None]
+        parts = [
+            (n, part)
+            for n, part in e
+            if n not in ("gpu", "overhead", "first_token", "network") and part is not None
+        ]
         flat = [(n, p) for n, part in parts for p in (part if isinstance(part, tuple) else (part,))]
         fitted = [named(n, p) for n, p in flat if p.evidence.fitted_on]
         assumed: dict[str, list[str]] = {}
@@ -226,6 +334,10 @@ TABLES: dict[str, Callable[[Report], Lines]] = {
     "above": above,
     "thirds": thirds,
     "models": models,
+    "serving-models": serving_models,
+    "without": without,
+    "planner": planner,
+    "chunks": chunks,
     "setups": setups,
     "left-out": left_out,
     "constants": constants,
@@ -241,46 +353,12 @@ def page(report: Report, text: str) -> str:
         pattern = rf"<!-- {mark} -->.*?<!-- end -->"
         if not re.search(pattern, text, re.DOTALL):
             raise ValueError(f"{PAGE}: no mark <!-- {mark} -->")
-        text = re.sub(pattern, lambda _, block=block: block, text, count=1, flags=re.DOTALL)
+        head, _, tail = re.split(rf"({pattern})", text, maxsplit=1, flags=re.DOTALL)
+        text = head + block + tail
     return text
 
 
-# -------------------------------------------------------------------------------------------------- plots
-
-SHOWN_AT_MOST = 30
-"""Points a phase: enough to see by, few enough for a small file."""
-COLOURS = {"prefill": "tab:orange", "decode": "tab:blue", "TTFT": "tab:orange", "TPOT": "tab:blue"}
-
-
-def plot(comparisons: list[Comparison], level: str, path: Path) -> None:
-    """Modelled over measured against measured, a panel a GPU; held-out points only."""
-    names = list(dict.fromkeys(c.gpu for c in comparisons))
-    columns = min(4, len(names))
-    lines = -(-len(names) // columns)
-    figure = Figure(figsize=(2.6 * columns, 2.1 * lines), layout="constrained")
-    axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for axis, gpu in zip(axes.flat, names, strict=False):
-        for c in (c for c in comparisons if c.gpu == gpu):
-            judged = np.flatnonzero(c.held_out)
-            judged = judged[np.linspace(0, len(judged) - 1, min(SHOWN_AT_MOST, len(judged))).astype(int)]
-            ratio = c.modelled[judged] / c.measured[judged]
-            axis.plot(c.measured[judged] * 1e3, ratio, ".", ms=3, color=COLOURS[c.phase], label=c.phase)
-        bound = P90_AT_MOST[level]
-        axis.axhspan(1 - bound, 1 + bound, color="0.93", zorder=0)
-        axis.axhline(1, color="0.6", lw=0.8)
-        axis.set(xscale="log", ylim=(0.4, 1.8), title=gpu, xlabel="measured, ms")
-        axis.minorticks_off()
-        known = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-        axis.legend(known.values(), known.keys(), fontsize=6, frameon=False)
-    for axis in axes.flat[len(names) :]:
-        axis.set_axis_off()
-    for row in axes:
-        row[0].set_ylabel("modelled / measured")
-    figure.savefig(path, metadata={"Date": None})
-
-
 def main() -> int:
-    rcParams.update({"svg.hashsalt": "coral", "font.size": 7, "svg.fonttype": "none"})
     report = Report()
     before = PAGE.read_text(encoding="utf-8")
     after = page(report, before)
@@ -288,7 +366,7 @@ def main() -> int:
         return int(before != after)
     PAGE.write_text(after, encoding="utf-8")
     PLOTS.mkdir(exist_ok=True)
-    plot(report.of("layer"), "layer", PLOTS / "layers.svg")
+    plot([c for c in report.of("layer") if c.source != RAW], "layer", PLOTS / "layers.svg")
     plot(report.of("serving"), "serving", PLOTS / "serving.svg")
     return 0
 

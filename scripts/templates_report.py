@@ -1,4 +1,6 @@
-"""Write the tables and the plot of docs/templates.md: what runtime `vllm` costs, and what N_max and rho give.
+"""Write the tables and the plot of docs/templates.md.
+
+They say what runtime `vllm` costs, by how much templates beat their parts, and what N_max and rho give.
 
     python scripts/templates_report.py             # prints the tables
     python scripts/templates_report.py --write     # writes them, and docs/templates/sensitivity.svg
@@ -22,8 +24,10 @@ from solver import worth
 from solver.building import build_library
 from solver.figures import Figures
 from solver.library import Library
+from solver.margins import in_need, margins
 from solver.sensitivity import Trial, plateau, trials
 from solver.setups import Setup, paper_setup
+from solver.shapes import Floats
 from solver.worth import Prices
 from streams.library_view import combination_text
 from streams.sensitivity_view import plot
@@ -31,6 +35,7 @@ from streams.sensitivity_view import plot
 PHASES: tuple[Phase, ...] = ("prefill", "decode", "both")
 STUDIED = Service(model="gpt-oss-120b", slo_class="interactive", phase="prefill")
 N_MAXES = (1, 2, 3, 4, 5, 6, 7)
+MARGINS = {"0.0001%": 1e-6, "0.01%": 1e-4, "0.1%": 1e-3, "1%": 1e-2}
 RHOS = (2.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PLOT = DOCS / "templates.md", DOCS / "templates" / "sensitivity.svg"
@@ -40,7 +45,15 @@ def main() -> None:
     setup = paper_setup("extended", load_catalog(PAPER_CATALOG))
     figures = Figures(setup.catalog, load_efficiencies(), None)
     studied = study(setup, figures)
-    tables = {"runtimes": list(runtimes(setup, figures)), "sensitivity": list(sensitivity(studied))}
+    names: tuple[Runtime, ...] = ("coral", "vllm")
+    coral, vllm = (
+        build_library(figures, replace(setup.scope, phases=PHASES, runtime=name)) for name in names
+    )
+    tables = {
+        "runtimes": list(runtimes(coral, vllm, Prices(setup.catalog, setup.regions))),
+        "margins": list(near_ties(coral)),
+        "sensitivity": list(sensitivity(studied)),
+    }
     if "--write" not in sys.argv[1:]:
         sys.stdout.write("\n\n".join("\n".join(lines) for lines in tables.values()) + "\n")
         return
@@ -64,15 +77,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str
 # ----------------------------------------------------------------------------------------------- runtimes
 
 
-def runtimes(setup: Setup, figures: Figures) -> Iterator[str]:
-    names: tuple[Runtime, ...] = ("coral", "vllm")
-    built = {
-        name: build_library(figures, replace(setup.scope, phases=PHASES, runtime=name)) for name in names
-    }
+def runtimes(coral: Library, vllm: Library, prices: Prices) -> Iterator[str]:
     head = ["service", "coral: templates", "best, median per USD/h", "best on"]
     head += ["vllm: templates", "best, median per USD/h", "best on", "best: vllm gives", "median: vllm gives"]
-    prices = Prices(setup.catalog, setup.regions)
-    yield from table(head, rows(built["coral"], built["vllm"], prices))
+    yield from table(head, rows(coral, vllm, prices))
 
 
 def rows(coral: Library, vllm: Library, prices: Prices) -> Iterator[Sequence[object]]:
@@ -96,6 +104,37 @@ def rows(coral: Library, vllm: Library, prices: Prices) -> Iterator[Sequence[obj
 
 def share(part: float, whole: float) -> str:
     return f"{part / whole - 1:+.1%}" if part and whole else "-"
+
+
+# ------------------------------------------------------------------------------------------------- margins
+
+
+def near_ties(library: Library) -> Iterator[str]:
+    head = [
+        "service",
+        "templates",
+        *(f"beat their parts by < {name}" for name in MARGINS),
+        "median",
+    ]
+    yield from table([*head, "with a node that cannot serve alone"], margin_rows(library))
+
+
+def margin_rows(library: Library) -> Iterator[Sequence[object]]:
+    every, needy = [], 0
+    for key, shelf in library.parts.items():
+        if key.phase == "both":
+            continue
+        given, needs = margins(shelf.kept, len(library.inputs.configurations)), int(in_need(shelf.kept).sum())
+        every.append(given)
+        needy += needs
+        yield [f"{key.model} {key.phase}", *margin_cells(given), needs]
+    yield ["all", *margin_cells(np.concatenate(every)), needy]
+
+
+def margin_cells(given: Floats) -> list[object]:
+    finite = given[np.isfinite(given)]
+    median = f"{np.median(finite):.2%}" if len(finite) else "-"
+    return [len(given), *(int((given < limit).sum()) for limit in MARGINS.values()), median]
 
 
 # --------------------------------------------------------------------------------------------- sensitivity

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from schemas.catalog import Gpu
-from schemas.performance import Collective, Efficiency, Evidence, Link, Overhead, Roof
+from schemas.performance import Collective, Efficiency, Evidence, FirstToken, Link, Overhead, Roof
 
 
 class Loan(NamedTuple):
@@ -82,6 +82,9 @@ def first_guess(gpu: str) -> Efficiency:
     """Where the fit of the first GPU starts."""
     evidence = Evidence(assumed="the usual figure of a well-tuned kernel; nobody measured it")
     tcp = Evidence(assumed="TCP between cloud machines; over InfiniBand Vidur's smallest sends take 20 us")
+    serving = Evidence(
+        assumed="20 ms of a server in Python, half a step until the next one; nobody measured it"
+    )
     roof = Roof(compute=0.5, bandwidth=0.8, launch_s=5e-6, overlap=2.0, evidence=evidence)
     return Efficiency(
         gpu=gpu,
@@ -94,4 +97,5 @@ def first_guess(gpu: str) -> Efficiency:
         all_reduce=(Collective(gpus=2, share=0.5, latency_s=1e-5, evidence=evidence),),
         network=Link(share=0.8, latency_s=2e-4, evidence=tcp),
         overhead=Overhead(step_s=1e-3, sequence_s=2e-5, evidence=evidence),
+        first_token=FirstToken(server_s=0.02, own=1.5, evidence=serving),
     )

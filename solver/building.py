@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from schemas.base import digest
 from solver.figures import Figures
 from solver.kept import Kept, Key, ServiceInputs
-from solver.library import ARRAYS, SCHEMA, Header, Inputs, Library, LibraryError, Part
+from solver.library import SCHEMA, Header, Inputs, Library, LibraryError, Part
 from solver.roofline import ENGINE, Roofline
 from solver.setups import Scope
 from solver.sweep import Progress, sweep
@@ -157,7 +156,7 @@ def _hardly_mixed(kept: Kept, mixed_max: int) -> Kept:
     rises = (np.diff(kept.combination, axis=1) > 0) & used[:, 1:]
     kinds = 1 + rises.sum(axis=1)  # configurations of a row are in rising order
     rows = (kinds == 1) | ((kinds == 2) & (size <= mixed_max))
-    return replace(kept, **{name: getattr(kept, name)[rows] for name in ARRAYS})
+    return kept.take(rows)
 
 
 def _nothing(n_max: int) -> Kept:

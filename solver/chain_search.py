@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 
 from schemas.catalog import Configuration
 from solver.chain_tables import ENDING, INNER, LONE, OPENING, WIRED, ChainTables, chain_tables, memory_tables
+from solver.compiled import compiled
 from solver.kept import Bytes, Placements, Shorts
 from solver.roofline import BATCHES, Roofline
 from solver.shapes import Flags, Floats
@@ -98,7 +98,7 @@ def place_chains(rows: Bytes, floors: Floats, tables: ChainTables, layers: int) 
 # ----------------------------------------------------------------------------------------------- compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _place_rows(
     rows: Bytes,
     floors: Floats,
@@ -137,7 +137,7 @@ def _place_rows(
                 b = _most_room(row, hosts[t], gpu, mine, outs, best, room)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _stages(row: Bytes, hosts: Longs) -> int:
     """Length of the chain; 0 where the degree does not divide a node."""
     depth = 0
@@ -148,7 +148,7 @@ def _stages(row: Bytes, hosts: Longs) -> int:
     return depth
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _most_room(
     row: Bytes,
     hosts: Longs,
@@ -177,7 +177,7 @@ def _most_room(
     return int(np.argmax(room))
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _holds(g: int, kind: int, b: int, mine: Times, above: float) -> int:
     """The most layers that a stage holds at a rate of more than `above`; NEVER instead of 0."""
     done, layer, once, most = mine
@@ -195,7 +195,7 @@ def _holds(g: int, kind: int, b: int, mine: Times, above: float) -> int:
     return high if high > 0 else NEVER
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _best_order(
     row: Bytes,
     hosts: Longs,
@@ -238,7 +238,7 @@ def _best_order(
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _lengthen(
     nodes: int,
     row: Bytes,
@@ -270,7 +270,7 @@ def _lengthen(
                     held[nodes | 1 << d, d], before[nodes | 1 << d, d] = sent, a
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _climb(
     row: Bytes,
     hosts: Longs,

@@ -84,7 +84,7 @@ def chain_tables(
     for t, g, k, slot in stages:
         work = roofline.known_round(slot.gpu, slot.tp)
         layer[t, g] = np.broadcast_to(work.step.layer.total_s, (batches, 1))[:, 0]
-        once[t, g, k] = np.broadcast_to(roofline.once(slot, work.step).total_s, (batches, 1))[:, 0]
+        once[t, g, k] = np.broadcast_to(roofline.once_s(slot, work.step), (batches, 1))[:, 0]
         most[t, g, k] = _most(roofline.pace_and_depth(slot)[1], frame.depth)
         done = work.done[:, 0]
     return _with_nodes(frame, configurations, done, layer, once, most)

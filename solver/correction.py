@@ -4,7 +4,8 @@ Each point is modelled as it was measured, with its own lengths and as many sequ
 law says; its factor is the one with which the model gives the measured time. So the corrected model is exact
 at every measured (GPU, degree, sequences) and (GPU, degree, prompt tokens), and in between `Curve` says.
 
-- TTFT with one request in flight is the time of a prefill; with more, waiting is in it, and it says nothing.
+- TTFT with one request in flight is the time of a prefill, with the way through the server, which the planner
+  then does not add (`Correction.knows_first_token`); with more, waiting is in it, and it says nothing.
 - TPOT with one request in flight is the time of a decode step; with more it is that of the mean step, prompts
   of others taken along (phase `both`), once their prefill is corrected.
 
@@ -39,6 +40,13 @@ class Compared(NamedTuple):
     """Before the correction of this time."""
     measured_ms: float
     factor: float
+    least_ms: float
+    """With the least factor there is: about the fixed parts alone. Nothing is as quick as that."""
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the measured time is out of the factors' reach."""
+        return self.measured_ms <= self.least_ms
 
 
 class Comparison(NamedTuple):
@@ -102,7 +110,8 @@ def _compared(
     """Modelled time is straight in its factor, so two of them give the third."""
     once, twice = 1000 * seconds(1.0), 1000 * seconds(2.0)
     factor = 1 + (measured_ms - once) / (twice - once)
-    return Compared(point, what, at, once, measured_ms, max(LEAST, factor))
+    least_ms = once + (LEAST - 1) * (twice - once)
+    return Compared(point, what, at, once, measured_ms, max(LEAST, factor), least_ms)
 
 
 def _curves(compared: Sequence[Compared]) -> Mapping[tuple[str, int], Curve]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from schemas.catalog import Gpu
 from schemas.performance import Collective, Efficiencies, Efficiency, Evidence, Roof
 from solver.borrowing import LOANS, PCIE, ROOT, depth, first_guess, lent
-from solver.fitting_engine import fit_overhead
+from solver.fitting_engine import fit_engine
 from solver.kernels import Kernels
 from solver.layer_samples import helix
 from solver.least_squares import evidence_of, round_to, solve_samples
@@ -42,14 +42,14 @@ def fit(measured: Measured, gpus: Sequence[Gpu]) -> Efficiencies:
     for name in sorted(by_name, key=lambda name: (depth(name), name)):
         found[name] = fit_gpu(measured, by_name[name], found, pcie)
     kernels = {name: Kernels(by_name[name], efficiency) for name, efficiency in found.items()}
-    overhead = fit_overhead(list(points(measured, by_name)), kernels, found[ROOT].overhead)
-    return Efficiencies(gpus=tuple(found[gpu.name].model_copy(update={"overhead": overhead}) for gpu in gpus))
+    engine = fit_engine(list(points(measured, by_name)), kernels, found[ROOT])
+    return Efficiencies(gpus=tuple(engine.with_it(found[gpu.name]) for gpu in gpus))
 
 
 def fit_gpu(
     measured: Measured, gpu: Gpu, found: Mapping[str, Efficiency], pcie: tuple[Collective, ...]
 ) -> Efficiency:
-    """One GPU, but for the engine's overhead; `found` holds the one it borrows from."""
+    """One GPU, but for what is the engine's; `found` holds the one it borrows from."""
     if gpu.name == ROOT:
         efficiency = first_guess(gpu.name)
     else:

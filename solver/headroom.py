@@ -127,7 +127,10 @@ def _objective(objectives: tuple[Objective, ...], prompt_tokens: float) -> Objec
 def headroom(
     level: ServiceLevel, phase: Phase, requests_per_s: float, assume: Assumptions = DEFAULT
 ) -> Headroom:
-    """The factor for a service that so many requests/s come to, at least 1.
+    """The factor for a service that so many requests/s come to, at least 1: by the formula, rate by rate.
+
+    It falls with the rate, but for a stretch of low rates where a catalog's intervals were recorded at rates
+    far apart; `curve` does not rise there.
 
     Raises:
         ValueError: the rate is not above 0.
@@ -203,8 +206,8 @@ def _memory_s(promise: Promise) -> float:
 
 def _level(late: float, h: float, slots: float) -> float:
     """Upper tail of the gamma to go to, where `late` is the share of requests that may wait too long."""
-    all_taken = h ** (1 - (2 * (slots + 1)) ** 0.5)
-    x = (2 * max(0.0, np.log(all_taken / late))) ** 0.5
+    log_all_taken = (1 - (2 * (slots + 1)) ** 0.5) * np.log(h)  # with many slots too small for a number
+    x = (2 * max(0.0, log_all_taken - np.log(late))) ** 0.5
     return min(late, float(ndtr(-x)))
 
 

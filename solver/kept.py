@@ -4,7 +4,7 @@ Arrays, since there are hundreds of thousands of rows: `solver.placement` makes 
 is asked for.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
@@ -134,3 +134,8 @@ class Kept:
 
     def __len__(self) -> int:
         return len(self.throughput)
+
+    def take(self, rows: Flags | NDArray[np.int64]) -> "Kept":
+        """Some of the rows; what is said of all combinations stays."""
+        arrays = [part.name for part in fields(self) if isinstance(getattr(self, part.name), np.ndarray)]
+        return replace(self, **{name: getattr(self, name)[rows] for name in arrays})

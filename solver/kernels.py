@@ -15,6 +15,9 @@ from solver.shapes import ACTIVATION_BYTES, Floats
 
 Values = float | Floats
 
+LEAST_S = 1e-300
+"""Stands in for no time at all where something is divided by it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -39,11 +42,11 @@ class Cost:
     def __mul__(self, times: Values) -> "Cost":
         """Again and again: a number of layers, say."""
         return Cost(
-            self.compute_s * times,
-            self.memory_s * times,
-            self.link_s * times,
-            self.fixed_s * times,
-            self.total_s * times,
+            _times(self.compute_s, times),
+            _times(self.memory_s, times),
+            _times(self.link_s, times),
+            _times(self.fixed_s, times),
+            _times(self.total_s, times),
         )
 
     __rmul__ = __mul__
@@ -62,8 +65,10 @@ class Kernels:
         Weights of 8 bits are multiplied in fp8 where the GPU can, else they only save memory.
         """
         narrow = self.efficiency.matmul_fp8 if self._fp8(weight_bits) else None
-        moved = inner * columns * weight_bits / 8 + rows * (inner + columns) * ACTIVATION_BYTES
-        return self._cost(narrow or self.efficiency.matmul, 2.0 * rows * inner * columns, moved, rows * inner)
+        weights = inner * columns
+        moved = weights * weight_bits / 8 + rows * ((inner + columns) * ACTIVATION_BYTES)
+        quantised = rows * inner if narrow else 0.0
+        return self._cost(narrow or self.efficiency.matmul, rows * (2.0 * weights), moved, quantised)
 
     def experts(
         self,
@@ -83,10 +88,10 @@ class Kernels:
         narrow = efficiency.experts_fp8 if self._fp8(weight_bits) else None
         distinct = experts * (1 - (1 - top_k / experts) ** tokens)
         weights = 3.0 * hidden * inner
-        moved = distinct * weights * weight_bits / 8
-        moved = moved + tokens * top_k * (2.0 * hidden + 3.0 * inner) * ACTIVATION_BYTES
-        quantised = tokens * top_k * (hidden + inner)
-        return self._cost(narrow or wide, 2.0 * tokens * top_k * weights, moved, quantised)
+        moved = distinct * (weights * weight_bits / 8)
+        moved = moved + tokens * (top_k * (2.0 * hidden + 3.0 * inner) * ACTIVATION_BYTES)
+        quantised = tokens * (top_k * (hidden + inner)) if narrow else 0.0
+        return self._cost(narrow or wide, tokens * (2.0 * top_k * weights), moved, quantised)
 
     def prefill_attention(
         self, tokens: Values, context: Values, heads: Values, kv_heads: Values, head_dim: Values
@@ -106,16 +111,16 @@ class Kernels:
         kv_bits: float = 16,
     ) -> Cost:
         """One new token of each sequence, looking at `context` tokens of its cache."""
-        flops = 4.0 * heads * head_dim * sequences * context
-        cache = 2.0 * kv_heads * head_dim * sequences * context * kv_bits / 8
-        moved = cache + 2.0 * sequences * heads * head_dim * ACTIVATION_BYTES
+        flops = sequences * (4.0 * heads * head_dim * context)
+        cache = 2.0 * kv_heads * head_dim * context * kv_bits / 8
+        moved = sequences * (cache + 2.0 * heads * head_dim * ACTIVATION_BYTES)
         return self._cost(self.efficiency.decode_attention, flops, moved)
 
     def elementwise(self, moved: Values, kernels: int) -> Cost:
         """`kernels` that only move bytes, `moved` in all."""
         roof = self.efficiency.elementwise
         memory = moved / (self.gpu.bandwidth_gb_s * 1e9 * roof.bandwidth)
-        fixed = kernels * roof.launch_s + 0 * memory
+        fixed = kernels * roof.launch_s
         return Cost(memory_s=memory, fixed_s=fixed, total_s=memory + fixed)
 
     def all_reduce(self, moved: Values, gpus: int) -> Cost:
@@ -143,16 +148,23 @@ class Kernels:
         bandwidth = self.gpu.bandwidth_gb_s * 1e9
         compute = flops / (peak * 1e12 * roof.compute)
         memory = moved / (bandwidth * roof.bandwidth)
-        first = 0.0 if roof.quantising is None else 3.0 * quantised / (bandwidth * roof.quantising)
-        fixed = roof.launch_s + 0 * memory
-        return Cost(
-            compute, memory + first, 0.0, fixed, fixed + first + _overlapped(compute, memory, roof.overlap)
-        )
+        both = _overlapped(compute, memory, roof.overlap)
+        if roof.quantising is None:
+            return Cost(compute, memory, 0.0, roof.launch_s, roof.launch_s + both)
+        first = quantised * (3.0 / (bandwidth * roof.quantising))
+        return Cost(compute, memory + first, 0.0, roof.launch_s, roof.launch_s + first + both)
+
+
+def _times(seconds: Values, times: Values) -> Values:
+    """The product, but nothing stays plain nothing: many costs lack a part or two."""
+    return 0.0 if isinstance(seconds, float) and seconds == 0 else seconds * times
 
 
 def _overlapped(one: Values, other: Values, p: float) -> Values:
     """(one^p + other^p)^(1/p), scaled by the longer so that no power underflows."""
+    if p == 1:
+        return one + other
     longer, shorter = np.maximum(one, other), np.minimum(one, other)
-    ratio = np.divide(shorter, longer, out=np.zeros_like(longer + 0.0), where=longer > 0)
+    ratio = shorter / np.maximum(longer, LEAST_S)
     total: Values = longer * (1 + ratio**p) ** (1 / p)
     return total

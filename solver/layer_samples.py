@@ -12,7 +12,7 @@ import numpy as np
 from solver.kernels import Kernels, Values
 from solver.layers import Layers
 from solver.measurements import OPERATIONS, Measured, Table
-from solver.samples import HELD_MODELS, Predict, Sample, elementwise, every_third, products
+from solver.samples import Predict, Sample, elementwise, every_third, products
 from solver.shapes import Floats
 
 HELIX_PROMPT, HELIX_CONTEXT = 750, 1000
@@ -27,7 +27,7 @@ PREFILL_FROM = 257
 
 def layer_samples(measured: Measured, gpu: str) -> Iterator[Sample]:
     """Whole layers of a GPU, by phase and source."""
-    for sample in (*_operations(measured, gpu), *helix(measured, gpu), *_composed(measured, gpu)):
+    for sample in (*operations(measured, gpu), *helix(measured, gpu), *_composed(measured, gpu)):
         if len(sample.seconds):
             yield sample
 
@@ -63,13 +63,13 @@ def _helix_phase(
     return Sample(phase, "Helix", seconds, held, predict)
 
 
-def _operations(measured: Measured, gpu: str) -> Iterator[Sample]:
+def operations(measured: Measured, gpu: str) -> Iterator[Sample]:
     """Vidur's layers: all of one but attention and all-reduces."""
     everything = measured["operations"].of(gpu=gpu)
     for phase in ("prefill", "decode"):
         t = everything.where((everything["tokens"] >= PREFILL_FROM) == (phase == "prefill"))
         seconds = sum((t[name] for name in OPERATIONS), np.zeros(len(t))) / 1e3
-        held = np.isin(t.words["model"], HELD_MODELS)
+        held = np.isin(t.words["model"], measured.held_models)
         yield Sample(phase, "Vidur", seconds, held, _operations_of(measured, t))
 
 

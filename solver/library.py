@@ -23,7 +23,7 @@ from schemas.problems import Service
 from solver.candidates import Candidate, Rated, Refused
 from solver.figures import Figures
 from solver.kept import Kept, Key, Reason, ServiceInputs
-from solver.rows import identity_of, placement_of
+from solver.rows import identities, placement_of
 
 SCHEMA = 3
 """Version of the library and its file; a reader refuses others."""
@@ -112,6 +112,17 @@ class Library:
     @property
     def inputs(self) -> Inputs:
         return self.header.inputs
+
+    @property
+    def rated_by(self) -> Figures:
+        """What makes templates of its rows.
+
+        Raises:
+            LibraryError: it was opened without.
+        """
+        if self.figures is None:
+            raise LibraryError("library: opened without the catalog that it was built from")
+        return self.figures
 
     @cached_property
     def digest(self) -> str:
@@ -234,19 +245,16 @@ class Shelf(Sequence[Candidate]):
         Raises:
             LibraryError: the library was opened without figures.
         """
-        figures, key = self.library.figures, self.part.key
-        if figures is None:
-            raise LibraryError("library: opened without the catalog that it was built from")
-        (roofline,) = figures.rooflines(key.model, key.slo_class, key.phase, (key.variant,))
+        key = self.part.key
+        (roofline,) = self.library.rated_by.rooflines(key.model, key.slo_class, key.phase, (key.variant,))
         return ServiceInputs(roofline, key.runtime)
 
-    def find(self, template: str) -> int | None:
-        """The row of a template's id."""
-        known = self.library.inputs.configurations
-        rows = (
-            row for row in range(len(self)) if identity_of(self.inputs, known, self.kept, row) == template
-        )
-        return next(rows, None)
+    def find(self, template: str, rows: Sequence[int] | None = None) -> int | None:
+        """The row of a template's id, of some rows or all."""
+        tried = range(len(self)) if rows is None else rows
+        kept = self.kept if rows is None else self.kept.take(np.array(rows, dtype=np.int64))
+        ids = identities(self.inputs, self.library.inputs.configurations, kept)
+        return next((row for row, found in zip(tried, ids, strict=True) if found == template), None)
 
     def rated(self, row: int) -> Rated:
         """The template of a row, whole."""

@@ -25,18 +25,26 @@ SUFFIX = ".templates"
 """What the files' names end in by custom."""
 
 
-def save_library(library: Library, path: Path) -> None:
-    """Write a library.
+def save_library(library: Library, path: Path, writer: int = 0) -> None:
+    """Write a library, whole or not at all: others may be reading the old one, or writing theirs.
+
+    Args:
+        writer: tells those apart who may write at the same time, by process id, say.
 
     Raises:
         OSError: the file cannot be written.
     """
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        header = {"digest": library.digest, "library": library.header.model_dump(mode="json")}
-        archive.writestr(_entry(HEADER), canonical(header))
-        for number, kept in enumerate(library.arrays):
-            for name in ARRAYS:
-                archive.writestr(_entry(_member(number, name)), _npy(getattr(kept, name)))
+    unfinished = path.with_name(f"{path.name}.{writer}")
+    try:
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+            header = {"digest": library.digest, "library": library.header.model_dump(mode="json")}
+            archive.writestr(_entry(HEADER), canonical(header))
+            for number, kept in enumerate(library.arrays):
+                for name in ARRAYS:
+                    archive.writestr(_entry(_member(number, name)), _npy(getattr(kept, name)))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def load_library(path: Path, figures: Figures | None = None, needed: Inputs | None = None) -> Library:

@@ -3,13 +3,15 @@
 import csv
 import gzip
 import math
+import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from schemas.architecture import Architecture
 from schemas.catalog import Variant
@@ -39,6 +41,8 @@ COLUMNS = {
     ),
 }
 """The files that are read, with their columns; all but `WORDS` are positive numbers (`window` may be 0)."""
+HELD_MODELS = ("Llama-2-70b-hf", "Llama-2-7b-hf", "Meta-Llama-3-70B")
+"""Of Vidur's: about a third of its points."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,14 @@ class Measured:
 
     tables: dict[str, Table]
     architectures: dict[str, Architecture]
+    held_models: tuple[str, ...] = HELD_MODELS
 
     def __getitem__(self, name: str) -> Table:
         return self.tables[name]
 
     def with_table(self, name: str, table: Table) -> "Measured":
         """The same with another table in a table's place."""
-        return Measured({**self.tables, name: table}, self.architectures)
+        return replace(self, tables={**self.tables, name: table})
 
     def shape(self, model: str, weight_bits: float = 16, expert_bits: float | None = None) -> Shape:
         """A model in a precision; a plain FFN of two matrices counts as a gated one with as many weights."""
@@ -117,10 +122,14 @@ def load(folder: Path = SHIPPED) -> Measured:
     return Measured(tables, _architectures(own if own.exists() else SHIPPED / "models.csv"))
 
 
+def _file(folder: Path, name: str) -> Path | None:
+    return next((p for p in (folder / f"{name}.csv.gz", folder / f"{name}.csv") if p.exists()), None)
+
+
 def _table(folder: Path, name: str, columns: tuple[str, ...]) -> Table:
     content: dict[str, list[str]] = {column: [] for column in columns}
     numbers: dict[str, list[float]] = {column: [] for column in columns if column not in WORDS}
-    path = next((p for p in (folder / f"{name}.csv.gz", folder / f"{name}.csv") if p.exists()), None)
+    path = _file(folder, name)
     if path is not None:
         for line, row in _rows(path, columns):
             for column in columns:
@@ -134,7 +143,24 @@ def _table(folder: Path, name: str, columns: tuple[str, ...]) -> Table:
     )
 
 
+def place_of(folder: Path, name: str, row: int) -> str:
+    """File and line of a table's row, counted from 0: for what is found when lines are no more known."""
+    path = _file(folder, name) or folder
+    return next(f"{path}, line {line}" for i, (line, _) in enumerate(_rows(path, COLUMNS[name])) if i == row)
+
+
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    try:
+        yield from _read_rows(path, columns)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: {error}, expected a whole gzip file") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is not UTF-8, expected text") from error
+    except csv.Error as error:
+        raise ValueError(f"{path}: {error}, expected CSV with commas") from error
+
+
+def _read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
     opened: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
@@ -164,12 +190,28 @@ def _architectures(path: Path) -> dict[str, Architecture]:
     columns = ("model", "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_dim", "ffn_matrices")
     found = {}
     for line, row in _rows(path, columns):
-        facts = {name: int(text) for name, text in row.items() if name != "model" and text}
-        matrices = facts.pop("ffn_matrices")
-        if matrices not in (2, 3):
-            raise ValueError(f"{path}, line {line}, ffn_matrices: {matrices}, expected 2 or 3")
-        if "ffn_dim" in facts:
-            facts["ffn_dim"] = facts["ffn_dim"] * matrices // 3
-        tied = bool(facts.pop("tied_embeddings", 0))
-        found[row["model"]] = Architecture(**facts, tied_embeddings=tied)  # type: ignore[arg-type]
+        try:
+            found[row["model"]] = _architecture(row)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            field = ".".join(map(str, wrong["loc"])) or "row"
+            raise ValueError(f"{path}, line {line}, {field}: {wrong['msg']}") from error
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}, {error}") from error
     return found
+
+
+def _architecture(row: dict[str, str]) -> Architecture:
+    facts: dict[str, int] = {}
+    for name, text in row.items():
+        if name != "model" and text:
+            if not text.isdecimal():
+                raise ValueError(f"{name}: {text!r}, expected a whole number")
+            facts[name] = int(text)
+    matrices = facts.pop("ffn_matrices", 0)
+    if matrices not in (2, 3):
+        raise ValueError(f"ffn_matrices: {matrices}, expected 2 or 3")
+    if "ffn_dim" in facts:
+        facts["ffn_dim"] = facts["ffn_dim"] * matrices // 3
+    tied = bool(facts.pop("tied_embeddings", 0))
+    return Architecture(**facts, tied_embeddings=tied)  # type: ignore[arg-type]

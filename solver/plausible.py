@@ -4,11 +4,12 @@ Wrong by a factor of 1,000 (seconds for milliseconds) is what this must find, so
 physical, and no fitted figure is in them.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from schemas.catalog import Gpu
-from solver.profiles import Point
+from schemas.catalog import Catalog, Gpu, Model, Variant
+from solver.points import Point
 from solver.shapes import Shape
 
 SLACK = 5.0
@@ -17,6 +18,18 @@ CROWD = 1.25
 """By how much requests that began before the measured time, or end after it, may crowd it."""
 THIN = 0.2
 """Share of a closed loop's requests that must be in flight in the mean: its beginning and end are thin."""
+
+STEPS = 5.0
+"""A first token takes a step too, so TTFT is no less than about TPOT; this many times less is no measurement.
+It finds seconds where TPOT outweighs TTFT and the model is too small for its arithmetic to tell."""
+
+
+class Wrong(NamedTuple):
+    """A field of a point that cannot be: what it is and what was expected."""
+
+    field: str
+    value: str
+    expected: str
 
 
 class Range(NamedTuple):
@@ -31,6 +44,64 @@ class Range(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.least:.3g} to {self.most:.3g} ({self.because})"
+
+
+def impossible(point: Point, catalog: Catalog, duration_s: float = float("inf")) -> Iterator[Wrong]:
+    """All of a point that a catalog does not know or its hardware cannot reach.
+
+    Args:
+        duration_s: how long was measured, where it is known.
+    """
+    variants = {(m.name, v.name): (m, v) for m in catalog.models for v in m.variants}
+    found = variants.get((point.model, point.variant))
+    if found is None:
+        known = ", ".join("/".join(names) for names in variants)
+        yield Wrong("model", f"{point.model}/{point.variant} is not in the catalog", f"one of {known}")
+        return
+    model, variant = found
+    gpu = next((g for g in catalog.gpus if g.name == point.gpu and g.name in variant.gpus), None)
+    if gpu is None:
+        yield Wrong("gpu", repr(point.gpu), f"one of {', '.join(variant.gpus)}")
+    split = list(wrong_split(model, variant, point.tp, point.pp))
+    yield from split
+    if gpu is not None and not split:
+        yield from wrong_times(point, Measured(Shape(model.architecture, variant), gpu, duration_s))
+
+
+def wrong_split(model: Model, variant: Variant, tp: int, pp: int) -> Iterator[Wrong]:
+    """A degree that does not divide the model, or more stages than layers."""
+    if not Shape(model.architecture, variant).splits_into(tp):
+        yield Wrong("tp", str(tp), f"a degree that divides the heads of {model.name}")
+    if pp > model.architecture.layers:
+        yield Wrong("pp", str(pp), f"at most the {model.architecture.layers} layers of {model.name}")
+
+
+def wrong_times(point: Point, on: "Measured") -> Iterator[Wrong]:
+    """Times that no such hardware could reach, or that contradict the throughput or each other."""
+    could, well = bounds(point, on), True
+    for field, value, allowed in (
+        ("ttft_ms", point.ttft_ms, could.ttft),
+        ("tpot_ms", point.tpot_ms, could.tpot),
+    ):
+        if value is not None and not allowed.holds(value):
+            well = False
+            yield Wrong(field, f"{value:g}", f"{allowed}{_unit(value, allowed)}")
+    if not well:
+        return
+    ttft, tpot = point.ttft_ms, point.tpot_ms
+    if not could.in_flight.holds(point.in_flight):
+        flying = f"{point.in_flight:.3g} requests in flight by throughput x time"
+        expected = f"{could.in_flight}: are both times in milliseconds?"
+        yield Wrong("ttft_ms" if tpot is None else "tpot_ms", flying, expected)
+    elif ttft is not None and tpot is not None and ttft < tpot / STEPS:
+        least = f"at least a {STEPS:g}th of TPOT, {tpot / STEPS:.3g}: a first token takes a step too"
+        yield Wrong("ttft_ms", f"{ttft:g}", f"{least}; is it in seconds?")
+
+
+def _unit(value: float, allowed: Range) -> str:
+    if allowed.holds(1000 * value):
+        return "; is it in seconds?"
+    return "; is it in microseconds?" if allowed.holds(value / 1000) else ""
 
 
 class Bounds(NamedTuple):

@@ -6,14 +6,13 @@ All are required, so a misspelt one is a missing one; others are passed over.
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
 
-from schemas.catalog import Catalog, Model, Phase, Variant
-from solver.plausible import Measured, Range, bounds
-from solver.profiles import Point, Profile
-from solver.shapes import Shape
+from schemas.catalog import Catalog, Phase
+from solver.plausible import Wrong, impossible, wrong_split
+from solver.points import Point
 from solver.strict_csv import Problem, Row, TableError, lines_of
 
 OURS: Mapping[str, str] = {
@@ -43,13 +42,17 @@ VLLMS: Mapping[str, str] = {
 COLUMNS: Mapping[str, str] = {**OURS, **VLLMS}
 """Name -> what is expected in it."""
 
+MOST_POINTS = 10_000
+"""More is a log of requests, or another mistake: it would take minutes to be told so line by line."""
+MOST_PROBLEMS = 100
+"""After which nobody reads on."""
 _MOST_FAILED = 0.05
 _SAME_RATE = 0.05
 """By how much `request_throughput` may differ from `completed / duration`."""
 
 
-def read(data: bytes, name: str, catalog: Catalog) -> Profile:
-    """Read a CSV file of measured points.
+def read(data: bytes, name: str, catalog: Catalog) -> dict[Point, int]:
+    """Read a CSV file of measured points, each with its line.
 
     Args:
         name: what errors call the file.
@@ -65,20 +68,33 @@ def read(data: bytes, name: str, catalog: Catalog) -> Profile:
     absent = {problem.field for problem in problems}
     if not rows:
         problems.append(Problem(2, "row", "none", "at least one measured point"))
-    points: list[Point] = []
+    if len(rows) > MOST_POINTS:
+        expected = f"at most {MOST_POINTS}: one a load, not one a request"
+        raise TableError(name, [Problem(rows[MOST_POINTS][0], "row", f"{len(rows)} points", expected)])
+    points: dict[Point, int] = {}
     seen: dict[tuple[object, ...], int] = {}
-    for line, cells in rows:
-        row = Row(line, header, cells, COLUMNS, problems)
-        point = _point(row, catalog)
-        if point is None:
-            continue
-        first = seen.setdefault(point.load, line)
-        if first != line:
-            row.wrong("row", f"the load of line {first} again", "each load once: keep one, or their mean")
-        points.append(point)
+    unread = 0
+    for i, (line, cells) in enumerate(rows):
+        wrong: list[Problem] = []
+        point = _read_row(Row(line, header, cells, COLUMNS, wrong), catalog, seen)
+        if point is not None:
+            points[point] = line
+        problems += [p for p in wrong if p.field not in absent]
+        if len(problems) >= MOST_PROBLEMS:
+            unread = len(rows) - i - 1
+            break
     if problems:
-        raise TableError(name, [p for p in problems if p.line == 1 or p.field not in absent])
-    return Profile(points=tuple(points))
+        raise TableError(name, problems, unread)
+    return points
+
+
+def _read_row(row: Row, catalog: Catalog, seen: dict[tuple[object, ...], int]) -> Point | None:
+    point = _point(row, catalog)
+    if point is not None:
+        first = seen.setdefault(point.load, row.line)
+        if first != row.line:
+            row.wrong("row", f"the load of line {first} again", "each load once: keep one, or their mean")
+    return point
 
 
 def write(rows: Sequence[Mapping[str, object]]) -> str:
@@ -138,7 +154,7 @@ def _point(row: Row, catalog: Catalog) -> Point | None:
     point = Point(**given)
     _check_counts(row, point, completed, failed, duration)
     if row.well():
-        _check_times(row, point, catalog, duration)
+        _tell(row, impossible(point, catalog, duration))
     return point if row.well() else None
 
 
@@ -156,15 +172,8 @@ def _where(row: Row, catalog: Catalog) -> dict[str, object]:
     if gpu not in gpus:
         row.wrong("gpu", repr(gpu), f"one of {', '.join(gpus)}")
     if model is not None and variant is not None:
-        _check_split(row, model, variant, tp, pp)
+        _tell(row, wrong_split(model, variant, tp, pp))
     return {"model": model_name, "variant": variant_name, "gpu": gpu, "tp": tp, "pp": pp}
-
-
-def _check_split(row: Row, model: Model, variant: Variant, tp: int, pp: int) -> None:
-    if not Shape(model.architecture, variant).splits_into(tp):
-        row.wrong("tp", str(tp), f"a degree that divides the heads of {model.name}")
-    if pp > model.architecture.layers:
-        row.wrong("pp", str(pp), f"at most the {model.architecture.layers} layers of {model.name}")
 
 
 def _check_counts(row: Row, point: Point, completed: int, failed: int, duration: float) -> None:
@@ -177,24 +186,7 @@ def _check_counts(row: Row, point: Point, completed: int, failed: int, duration:
         row.wrong("failed", str(failed), expected)
 
 
-def _check_times(row: Row, point: Point, catalog: Catalog, duration: float) -> None:
-    """Times that no such hardware could reach, or that contradict the throughput."""
-    model = catalog.model(point.model)
-    variant = next(v for v in model.variants if v.name == point.variant)
-    could = bounds(point, Measured(Shape(model.architecture, variant), catalog.gpu(point.gpu), duration))
-    for field, value, allowed in (
-        ("mean_ttft_ms", point.ttft_ms, could.ttft),
-        ("mean_tpot_ms", point.tpot_ms, could.tpot),
-    ):
-        if value is not None and not allowed.holds(value):
-            row.wrong(field, f"{value:g}", f"{allowed}{_unit(value, allowed)}")
-    if row.well() and not could.in_flight.holds(point.in_flight):
-        field = "mean_ttft_ms" if point.tpot_ms is None else "mean_tpot_ms"
-        flying = f"{point.in_flight:.3g} requests in flight by throughput x time"
-        row.wrong(field, flying, f"{could.in_flight}: are both times in milliseconds?")
-
-
-def _unit(value: float, allowed: Range) -> str:
-    if allowed.holds(1000 * value):
-        return "; is it in seconds?"
-    return "; is it in microseconds?" if allowed.holds(value / 1000) else ""
+def _tell(row: Row, wrong: Iterable[Wrong]) -> None:
+    """Note what is wrong with a point by the names of the columns."""
+    for field, value, expected in wrong:
+        row.wrong(f"mean_{field}" if f"mean_{field}" in COLUMNS else field, value, expected)

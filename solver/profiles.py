@@ -1,104 +1,28 @@
-"""Measured points of a user's own, and what they say about the roofline: `Profile` and `Correction`.
+"""Measured points of a user's own, and what they say about the roofline: `load_profile` and `Correction`.
 
-A point is one load at which one instance was measured. `solver.profile_csv` reads points from a file and
-refuses what cannot be; `solver.correction` puts them over the roofline.
+A point is one load at which one instance was measured (`solver.points`). `solver.profile_csv` makes a profile
+of a user's CSV, `load_profile` reads it again, both refuse what cannot be (`solver.plausible`), and
+`solver.correction` puts the points over the roofline.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
 
-from schemas.base import Frozen, Name, canonical, digest
-from schemas.catalog import Catalog, Phase, Positive, Whole
-from schemas.yamlfile import load_yaml
+from schemas.catalog import Catalog
+from schemas.drafts import Draft, draft
+from schemas.faults import Fault, FileError, Place, unique
+from schemas.marked import read_marked
+from solver.plausible import impossible
+from solver.points import Point, Profile
 from solver.shapes import Floats
 
+__all__ = ["Point", "Profile"]  # what the parts below are made of is to be had here too
+
 Values = float | Floats
-Text = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class Point(Frozen):
-    """One load, measured: means over all requests that were served."""
-
-    model: Name
-    variant: Name
-    gpu: Name
-    tp: Whole
-    pp: Whole
-    engine: Text
-    """What served, with its version, such as `vllm 0.32.0`."""
-    phase: Phase
-    input_tokens: Positive
-    """Of one request; no part of it may have come from a prefix cache."""
-    output_tokens: Positive
-    max_concurrency: Positive | None
-    """Most requests in flight; None: no limit."""
-    request_rate: Positive | None
-    """Requests a second that were offered (an open loop); None: one for each answered (a closed loop)."""
-    request_throughput: Positive
-    """Requests a second that were served."""
-    ttft_ms: Positive | None
-    """Not measured in phase `decode`."""
-    tpot_ms: Positive | None
-    """Without the first token; not measured in phase `prefill`."""
-    source: Text
-    date: Text
-
-    @model_validator(mode="after")
-    def _phase_is_measured(self) -> Self:
-        if self.ttft_ms is None and self.phase != "decode":
-            raise ValueError(f"ttft_ms: none, expected one in phase {self.phase}")
-        if self.tpot_ms is None and self.phase != "prefill":
-            raise ValueError(f"tpot_ms: none, expected one in phase {self.phase}")
-        if self.max_concurrency is None and self.request_rate is None:
-            raise ValueError("max_concurrency or request_rate is expected, got neither")
-        return self
-
-    @property
-    def load(self) -> tuple[object, ...]:
-        """What was measured: two points with the same load are the same point twice."""
-        where = (self.model, self.variant, self.gpu, self.tp, self.pp, self.engine, self.phase)
-        lengths = (round(self.input_tokens), round(self.output_tokens))
-        return (*where, *lengths, self.max_concurrency, self.request_rate)
-
-    @property
-    def in_flight(self) -> float:
-        """Mean requests in flight, by Little's law: throughput times the time a request takes."""
-        took_ms = (self.ttft_ms or 0.0) + (self.output_tokens - 1) * (self.tpot_ms or 0.0)
-        return self.request_throughput * took_ms / 1000
-
-    @property
-    def decoding(self) -> float:
-        """Mean sequences in a decode step, likewise; the planner counts an output's every token as a step."""
-        return max(1.0, self.request_throughput * self.output_tokens * (self.tpot_ms or 0.0) / 1000)
-
-
-class Profile(Frozen):
-    """Points that go together; a YAML or JSON file of `coral profile import`."""
-
-    points: tuple[Point, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _once(self) -> Self:
-        twice = [load for load, times in Counter(p.load for p in self.points).items() if times > 1]
-        if twice:
-            raise ValueError(f"points: {twice[0]} given twice, expected each load once")
-        return self
-
-    @cached_property
-    def digest(self) -> str:
-        """The same for the same points in any order."""
-        return digest(sorted((p.model_dump(mode="json") for p in self.points), key=canonical))
-
-    def of(self, model: str, variant: str) -> tuple[Point, ...]:
-        """The points of one variant."""
-        return tuple(p for p in self.points if (p.model, p.variant) == (model, variant))
 
 
 def load_profile(paths: Sequence[Path], catalog: Catalog) -> Profile | None:
@@ -106,33 +30,27 @@ def load_profile(paths: Sequence[Path], catalog: Catalog) -> Profile | None:
 
     Raises:
         OSError: a file cannot be read.
-        yaml.YAMLError: it is no YAML.
-        pydantic.ValidationError: it is no profile; the error names file and field.
-        ValueError: it names what the catalog does not have, or two files have a point in common.
+        FileError: it is no profile, names what the catalog does not have, has times that cannot be, or a
+            load that is there already; each with file, line and field.
     """
-    points: list[Point] = []
+    points: dict[tuple[object, ...], tuple[Point, Place]] = {}
+    faults: list[Fault] = []
     for path in paths:
-        profile = load_yaml(Profile, path)
-        for place, point in enumerate(profile.points):
-            _check_names(f"{path}: points.{place}", point, catalog)
-        points.extend(profile.points)
-    try:
-        return Profile(points=tuple(points)) if points else None
-    except ValidationError as error:
-        error.add_note(", ".join(map(str, paths)))
-        raise
-
-
-def _check_names(where: str, point: Point, catalog: Catalog) -> None:
-    variants = {(m.name, v.name): v for m in catalog.models for v in m.variants}
-    variant = variants.get((point.model, point.variant))
-    if variant is None:
-        known = ", ".join("/".join(names) for names in variants)
-        raise ValueError(
-            f"{where}: {point.model}/{point.variant} is not in the catalog, expected one of {known}"
-        )
-    if point.gpu not in variant.gpus:
-        raise ValueError(f"{where}.gpu: {point.gpu!r}, expected one of {', '.join(variant.gpus)}")
+        marked = read_marked(path)
+        found = draft(Profile, marked) if not marked.unread else Draft(None, {}, {})
+        for i, point in enumerate(found.model.points if found.model else ()):
+            steps = found.steps(("points", i))
+            first, place = points.setdefault(point.load, (point, marked.place(steps)))
+            if first is not point:
+                marked.fault(steps, f"given twice, expected each load once: it is at {place} too")
+            for wrong in impossible(point, catalog):
+                marked.fault((*steps, wrong.field), f"{wrong.value}, expected {wrong.expected}")
+        if not (points or marked.faults):
+            marked.fault(("points",), "none, expected at least one")
+        faults.extend(unique(marked.faults))
+    if faults:
+        raise FileError(faults)
+    return Profile(points=tuple(point for point, _ in points.values())) if points else None
 
 
 class Correction(Protocol):
@@ -148,6 +66,13 @@ class Correction(Protocol):
 
     def prefill(self, gpu: str, tp: int, tokens: Values) -> Values:
         """Of prefilling a prompt of so many tokens."""
+        ...
+
+    def knows_first_token(self, gpu: str, tp: int) -> bool:
+        """Whether prefill there was measured by what a client waited for its first token.
+
+        Then the way through the server and all else that was waited for is in the factor, and is not added.
+        """
         ...
 
 
@@ -196,6 +121,9 @@ class Curves:
     def prefill(self, gpu: str, tp: int, tokens: Values) -> Values:
         curve = self.prefills.get((gpu, tp))
         return 1.0 if curve is None else curve(tokens)
+
+    def knows_first_token(self, gpu: str, tp: int) -> bool:
+        return (gpu, tp) in self.prefills
 
 
 NONE = Curves({}, {})

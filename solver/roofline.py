@@ -6,19 +6,25 @@ the promised latencies (b = sequences of one micro-batch, I and O = mean input a
 
 - `decode`: every step gives each of b sequences a token, d seconds. T = b / d tokens/s; d <= TPOT / S.
 - `prefill`: b whole prompts a pass, P seconds; a pass holds at most the engine's tokens a step (C), a longer
-  prompt takes several. T = b I / P tokens/s; P <= TTFT / S.
+  prompt takes several. T = b I / P tokens/s; r + S a P <= TTFT.
 - `both`, with chunked prefill: b sequences need b/O new requests a step to stay b, so b I/O prompt tokens a
   step in the mean. Prompts come whole: a share f of the steps carries a chunk of k tokens beside the decodes
   (k = the prompt, or what they need where that is more, at most C - b; f = b I/(O k)), the others none. With
   m seconds for a step with a chunk, the mean step takes D = f m + (1 - f) d. T = (b/O) / D requests/s.
-  A prompt's way through its chunks is max(1, I/k) m <= TTFT / S. A token comes every S mean steps, less what
-  the request's own prompt, over before its first token, adds to them: S D - (D - d)/b <= TPOT.
+  A prompt's way through its chunks is max(1, I/k) m: r + S a max(1, I/k) m <= TTFT. A token comes every S
+  mean steps, less what the request's own prompt, over before its first token, adds to them:
+  S D - (D - d)/b <= TPOT.
+- r is the way through the server, a >= 1 what a prompt waits for beyond its own steps (`FirstToken`); where
+  a profile has the first token's time, both are in its correction.
 - S micro-batches are in flight, so a stage's memory holds the cache of S b whole requests: no pre-emption.
 
-Promises are judged at the mean request, as the paper does; waiting in queues is head-room on the demand.
+Promises are judged at the mean request, as the paper does; waiting for other clients is head-room on the
+demand. `solver.serving_points` holds these very waits against measured ones.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +37,7 @@ from solver.profiles import NONE, Correction
 from solver.shapes import Floats, Shape
 from solver.steps import Own, Round, Step, Wait
 
-ENGINE = "roofline-2"
+ENGINE = "roofline-3"
 """Version of these figures; a rating names it, so that a change here makes old ratings visible."""
 
 BATCHES: Floats = np.geomspace(1, 256, 73)
@@ -92,10 +98,11 @@ class Roofline:
     _tables: dict[tuple[Slot, int], Floats] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
+    _built: dict[tuple[str, int], Layers] = field(init=False, default_factory=dict, repr=False, compare=False)
     _rounds: dict[tuple[str, int], Round] = field(init=False, default_factory=dict, repr=False, compare=False)
     _prompts: dict[tuple[str, int], Step] = field(init=False, default_factory=dict, repr=False, compare=False)
     _rooms: dict[Slot, Floats] = field(init=False, default_factory=dict, repr=False, compare=False)
-    _most: dict[tuple[Slot, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _deepest: dict[Slot, Floats] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", Shape(self.model.architecture, self.variant))
@@ -119,12 +126,12 @@ class Roofline:
 
     def seconds(self, slot: Slot, layers: Values, step: Step) -> Values:
         """What a step takes in a slot that holds `layers`."""
-        return step.layer.total_s * layers + self.once(slot, step).total_s
+        return step.layer.total_s * layers + self.once_s(slot, step)
 
-    def once(self, slot: Slot, step: Step) -> Cost:
-        """What a step costs in a slot beside its layers."""
-        cost = step.overhead + step.embedding if slot.first else step.overhead
-        return cost + (step.head if slot.last else self.send(slot, step))
+    def once_s(self, slot: Slot, step: Step) -> Values:
+        """Seconds of a step in a slot beside its layers."""
+        total = step.overhead.total_s + (step.head if slot.last else self.send(slot, step)).total_s
+        return total + step.embedding.total_s if slot.first else total
 
     def send(self, slot: Slot, step: Step) -> Cost:
         """Activations to the next stage."""
@@ -148,12 +155,22 @@ class Roofline:
         Its decodes are corrected as they would be alone, and what the chunk adds to them as a prefill.
         """
         layers = self._layers(gpu, tp)
-        decode = layers.decode(batch, self._context)
-        added = layers.mixed(batch, self._context, chunk, self._prompt_context) + decode * -1.0
-        layer = decode * self.correction.decode(gpu, tp, batch)
-        layer = layer + added * self.correction.prefill(gpu, tp, chunk)
+        layer = layers.mixed(batch, self._context, chunk, self._prompt_context)
+        if self.correction != NONE:
+            decode = layers.decode(batch, self._context)
+            added = (layer + decode * -1.0) * self.correction.prefill(gpu, tp, chunk)
+            layer = decode * self.correction.decode(gpu, tp, batch) + added
         prompts = chunk / self.level.workload.mean_input_tokens
         return self._step(gpu, tp, layer, batch + chunk, batch + prompts)
+
+    def _no_faster_than_alone(self, gpu: str, tp: int, mixed: Step, chunk: Values) -> Step:
+        """As it is, unless measured prefill takes longer: a mixed step reads weights once for both."""
+        if self.correction == NONE:
+            return mixed
+        alone = self._layers(gpu, tp).prefill(chunk, self._prompt_context)
+        measured_s = alone.total_s * self.correction.prefill(gpu, tp, chunk)
+        lack = Cost(total_s=np.maximum(0.0, measured_s - mixed.layer.total_s))
+        return replace(mixed, layer=mixed.layer + lack)
 
     def _step(self, gpu: str, tp: int, layer: Cost, tokens: Values, sampled: Values) -> Step:
         layers = self._layers(gpu, tp)
@@ -161,7 +178,10 @@ class Roofline:
         return Step(layer, layers.embedding(tokens), layers.head(sampled), overhead, tokens)
 
     def _layers(self, gpu: str, tp: int) -> Layers:
-        return Layers(self.shape, Kernels(self.gpus[gpu], self.efficiencies.of(gpu)), tp)
+        if (gpu, tp) not in self._built:
+            kernels = Kernels(self.gpus[gpu], self.efficiencies.of(gpu))
+            self._built[gpu, tp] = Layers(self.shape, kernels, tp)
+        return self._built[gpu, tp]
 
     @property
     def _context(self) -> float:
@@ -184,13 +204,13 @@ class Roofline:
         """What the phase does over and over at each batch (formulas: top of this file)."""
         w, most = self.level.workload, self._step_tokens
         prompt, output = w.mean_input_tokens, w.mean_output_tokens
-        ttft, tpot = objective_s(self.level.ttft, prompt), objective_s(self.level.tpot, prompt)
+        tpot = objective_s(self.level.tpot, prompt)
         if self.phase == "decode":
             step = self.decode_step(gpu, tp, batch)
             return Round(step, batch, (Wait("TPOT", step, tpot),), batch, most)
         if self.phase == "prefill":
             step, tokens = self.prefill_step(gpu, tp, batch), batch * prompt
-            return Round(step, tokens, (Wait("TTFT", step, ttft),), tokens, max(most, prompt))
+            return Round(step, tokens, (self._ttft(gpu, tp, step),), tokens, max(most, prompt))
         needed = batch * prompt / output
         chunk = np.clip(most - batch, 1.0, np.maximum(prompt, needed))
         carries = np.minimum(1.0, needed / chunk)  # more has no room
@@ -198,9 +218,19 @@ class Roofline:
         mean = full * carries + step * (1 - carries)
         waits = (
             Wait("TPOT", mean, tpot, Own(step, 1 / batch)),
-            Wait("TTFT", full * np.maximum(1.0, prompt / chunk), ttft),
+            self._ttft(
+                gpu, tp, self._no_faster_than_alone(gpu, tp, full, chunk), np.maximum(1.0, prompt / chunk)
+            ),
         )
         return Round(mean, batch / output, waits, batch + needed, most)
+
+    def _ttft(self, gpu: str, tp: int, step: Step, times: Values = 1.0) -> Wait:
+        """What a request waits for whose prompt takes a step so many times."""
+        first = self.efficiencies.of(gpu).first_token
+        measured = self.correction.knows_first_token(gpu, tp)
+        own, server_s = (1.0, 0.0) if measured else (first.own, first.server_s)
+        budget_s = objective_s(self.level.ttft, self.level.workload.mean_input_tokens)
+        return Wait("TTFT", step * (times * own), budget_s, server_s=server_s)
 
     def known_round(self, gpu: str, tp: int) -> Round:
         """That on the grid of batches, which every slot on the same GPUs asks for."""
@@ -236,11 +266,9 @@ class Roofline:
 
     def most_layers(self, slot: Slot, stages: int) -> int:
         """Layers that a stage's memory holds at the smallest batch, whatever time they take."""
-        key = (slot, stages)
-        if key not in self._most:
-            depth = self.memory_depth(slot, self.layer_counts, float(BATCHES[0]))
-            self._most[key] = int((depth >= stages).sum())
-        return self._most[key]
+        if slot not in self._deepest:
+            self._deepest[slot] = self.memory_depth(slot, self.layer_counts, float(BATCHES[0]))
+        return int((self._deepest[slot] >= stages).sum())
 
     def memory_depth(self, slot: Slot, layers: Floats, batch: Values) -> Floats:
         """The largest S for which a stage's memory holds `layers` and the cache of S `batch` requests.
@@ -270,48 +298,62 @@ class Roofline:
     def rates(self, slot: Slot, stages: Floats) -> Floats:
         """`table` for several numbers of stages: shape (stages, batches, layers)."""
         rate, depth = self.pace_and_depth(slot)
-        return np.where(stages[:, None, None] <= depth, rate, 0.0)
+        found = np.zeros((len(stages), len(BATCHES), self.model.architecture.layers))
+        np.copyto(found[..., : rate.shape[1]], rate, where=stages[:, None, None] <= depth)
+        return found
+
+    def peaks(self, slot: Slot, stages: Sequence[int]) -> Floats:
+        """The best batch's throughput for several numbers of stages: shape (stages, layers)."""
+        rate, depth = self.pace_and_depth(slot)
+        found = np.zeros((len(stages), self.model.architecture.layers))
+        for s, count in enumerate(stages):
+            np.where(depth >= count, rate, 0.0).max(axis=0, out=found[s, : rate.shape[1]])
+        return found
 
     def pace_and_depth(self, slot: Slot) -> tuple[Floats, Floats]:
-        """Throughput of a stage that keeps its promises, and the largest S for which S such stages do.
+        """Throughput, and the largest S for which nothing forbids it; of as many layers as memory holds.
 
         Both of shape (len(BATCHES), layers).
         """
-        rate, patience = self.pace(slot, self.layer_counts, self.known_round(slot.gpu, slot.tp))
-        return rate, np.minimum(patience, self._known_room(slot))
+        room = self._known_room(slot)
+        held = self.layer_counts[: room.shape[1]]
+        rate, patience = self.pace(slot, held, self.known_round(slot.gpu, slot.tp))
+        return rate, np.minimum(patience, room, out=patience)
 
     def pace(self, slot: Slot, layers: Floats, work: Round) -> tuple[Floats, Floats]:
         """Throughput, and the largest S for which S such stages keep the promises."""
         mean = self.seconds(slot, layers, work.step)
-        patience: Floats = np.full_like(mean, np.inf)
+        patience = []
         for wait in work.waits:
             spent = mean if wait.step is work.step else self.seconds(slot, layers, wait.step)
-            most = wait.budget_s / spent
+            most = (wait.budget_s - wait.server_s) / spent
             if wait.own is not None:
                 plain, share = self.seconds(slot, layers, wait.own.plain), wait.own.share
                 most = most + share * (1 - plain / spent)
-            patience = np.minimum(patience, most)
-        return work.done / mean, patience
+            patience.append(most)
+        return np.asarray(work.done / mean), reduce(np.minimum, map(np.asarray, patience))
 
     def waited_s(self, slot: Slot, layers: Values, stages: int, wait: Wait) -> Values:
         """What a request waits for, over `stages` stages such as this one."""
         spent = self.seconds(slot, layers, wait.step)
+        total = wait.server_s + stages * spent
         if wait.own is None:
-            return stages * spent
-        return stages * spent - wait.own.share * (spent - self.seconds(slot, layers, wait.own.plain))
+            return total
+        return total - wait.own.share * (spent - self.seconds(slot, layers, wait.own.plain))
 
     def room(self, slot: Slot, layers: Floats, batch: Floats, work: Round) -> Floats:
         """The largest S for which S micro-batches have room in memory and in the engine."""
         sequences = np.where(batch > 1, self.most_sequences / batch, np.inf)  # one a stage is always let in
         sequences = np.where(work.tokens <= work.most_tokens, sequences, 0.0)
-        return np.minimum(self.memory_depth(slot, layers, batch), sequences)
+        return np.minimum(self.memory_depth(slot, layers, 1.0) / batch, sequences)
 
     def _known_room(self, slot: Slot) -> Floats:
-        """That on the grid of batches; what a stage sends takes no room."""
+        """That on the grid of batches, of as many layers as there is any for; sending takes none."""
         key = slot._replace(send_gb_s=0.0)
         if key not in self._rooms:
             work = self.known_round(slot.gpu, slot.tp)
-            self._rooms[key] = self.room(slot, self.layer_counts, BATCHES[:, None], work)
+            room = self.room(slot, self.layer_counts, BATCHES[:, None], work)
+            self._rooms[key] = room[:, : int((room[0] >= 1).sum())]  # the smallest batch takes least
         return self._rooms[key]
 
     @property

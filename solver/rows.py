@@ -5,14 +5,16 @@ how a node of runtime `vllm` cuts its layers over the stages it hosts, and for r
 batch, memory and latency.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
+from schemas.base import canonical
 from schemas.catalog import Configuration
-from schemas.problems import LatencyTable, Template, TemplateRank, TemplateStage
+from schemas.problems import LatencyTable, TemplateRank, TemplateStage
 from solver.chains import Found, Placement, best_cut, chain_slots, describe, travelling
 from solver.kept import Kept, ServiceInputs
 from solver.roofline import BATCHES, Roofline, Slot
@@ -36,25 +38,56 @@ def placement_of(
     return travelling(r, "coral", names, stages, _latency(r, shares, depth), throughput)
 
 
-def identity_of(inputs: ServiceInputs, configurations: Sequence[Configuration], kept: Kept, row: int) -> str:
-    """The template's id, far faster than the template: to look for an id among all rows."""
-    r, nodes = inputs.roofline, _nodes(configurations, kept, row)
-    held: list[tuple[int, list[TemplateRank]]]
-    if inputs.runtime == "vllm":
-        chain = chain_of(r, nodes, kept, row)
-        nodes = list(chain.nodes)
-        ranks = [rank for k, node in enumerate(nodes) for rank in _bare_ranks(k, node.gpus, chain.tp)]
-        held = [(layers, [rank]) for layers, rank in zip(chain.layers, ranks, strict=True)]
-    else:
-        held = [(0, []) for _ in range(int(kept.stages[row]))]
-        for k, node in enumerate(nodes):
-            stage, layers, tp = (int(a[row, k]) for a in (kept.stage_of, kept.layers, kept.tp))
-            held[stage] = layers, [*held[stage][1], *_bare_ranks(k, node.gpus, tp)]
-    stages = tuple(TemplateStage.model_construct(layers=j, ranks=tuple(ranks)) for j, ranks in held)
-    v, names = r.variant, tuple(node.name for node in nodes)
-    return Template.identity(
-        r.model.name, v.name, v.vllm_args, r.phase, inputs.runtime, names, stages, v.revision
+def identities(inputs: ServiceInputs, configurations: Sequence[Configuration], kept: Kept) -> Iterator[str]:
+    """The ids of all rows' templates (`Template.identity`), which takes a hundredth of making the templates.
+
+    So an id can be looked for: it is the digest of a text, most of which is the same for all rows.
+    """
+    r, v = inputs.roofline, inputs.roofline.variant
+    head = _text([r.model.name, v.name, v.vllm_args, r.phase, inputs.runtime])[:-1]
+    tail = "]" if v.revision is None else f",{_text(v.revision)}]"
+    outlines = (
+        _chains(inputs, configurations, kept) if inputs.runtime == "vllm" else _shared(configurations, kept)
     )
+    for names, stages in outlines:
+        held = ",".join(f'{{"layers":{layers},"ranks":[{ranks}]}}' for layers, ranks in stages)
+        yield hashlib.sha256(f"{head},[{names}],[{held}]{tail}".encode()).hexdigest()[:16]
+
+
+Outline = tuple[str, list[tuple[int, str]]]
+"""Names of the nodes, and layers and ranks of each stage, as in the text."""
+
+
+def _chains(inputs: ServiceInputs, configurations: Sequence[Configuration], kept: Kept) -> Iterator[Outline]:
+    for row in range(len(kept)):
+        chain = chain_of(inputs.roofline, _nodes(configurations, kept, row), kept, row)
+        ranks = [rank for k, node in enumerate(chain.nodes) for rank in _ranks(k, node.gpus, chain.tp)]
+        yield ",".join(_text(node.name) for node in chain.nodes), list(zip(chain.layers, ranks, strict=True))
+
+
+def _shared(configurations: Sequence[Configuration], kept: Kept) -> Iterator[Outline]:
+    names, gpus = [_text(node.name) for node in configurations], [node.gpus for node in configurations]
+    arrays = (kept.combination, kept.stages, kept.stage_of, kept.layers, kept.tp)
+    for nodes, depth, stage_of, layers, tp in zip(*(array.tolist() for array in arrays), strict=True):
+        used = [c for c in nodes if c >= 0]
+        held: list[list[str]] = [[] for _ in range(depth)]
+        for k, c in enumerate(used):
+            held[stage_of[k]] += _ranks(k, gpus[c], tp[k])
+        most = {stage_of[k]: layers[k] for k in range(len(used))}
+        yield (
+            ",".join(names[c] for c in used),
+            [(most[stage], ",".join(ranks)) for stage, ranks in enumerate(held)],
+        )
+
+
+def _text(value: object) -> str:
+    return canonical(value).decode()
+
+
+@cache
+def _ranks(k: int, gpus: int, tp: int) -> tuple[str, ...]:
+    """Each of a node's ranks."""
+    return tuple(_text([k, devices]) for devices in _devices(gpus, tp))
 
 
 def _nodes(configurations: Sequence[Configuration], kept: Kept, row: int) -> list[Configuration]:
@@ -64,15 +97,6 @@ def _nodes(configurations: Sequence[Configuration], kept: Kept, row: int) -> lis
 def _devices(gpus: int, tp: int) -> list[tuple[int, ...]]:
     """Of each of a node's ranks."""
     return [tuple(range(first, first + tp)) for first in range(0, gpus, tp)]
-
-
-@cache
-def _bare_ranks(k: int, gpus: int, tp: int) -> list[TemplateRank]:
-    """Ranks of any memory, which does not identify."""
-    return [
-        TemplateRank.model_construct(node=k, device_ids=devices, memory_gb=1.0)
-        for devices in _devices(gpus, tp)
-    ]
 
 
 # ------------------------------------------------------------------------------------------- runtime vllm

@@ -6,7 +6,10 @@ Held out of every fit, so that errors are of shapes that it has not seen:
 - attention with 40 or 64 heads;
 - experts of three shapes, among them those of Qwen3-235B, and of mxfp4 those split over two GPUs;
 - every third size of a collective;
-- of Vidur's operations those of the Llama-2 models and of Llama-3-70B.
+- of Vidur's operations those of the Llama-2 models and of Llama-3-70B (`Measured.held_models`).
+
+A shape that is held out in one place is in no fit: where another model or benchmark has it too, its points
+are dropped there, whatever their tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +26,6 @@ Predict = Callable[[Kernels], Values]
 HELD_SIDES = (5120, 8192, 10240)
 HELD_HEADS = (40, 64)
 HELD_EXPERTS = ((4096, 1536, 128), (7168, 2048, 384), (6144, 16384, 8))
-HELD_MODELS = ("Llama-2-70b-hf", "Llama-2-7b-hf", "Meta-Llama-3-70B")
 L2_BYTES = {"A40": 6e6, "A100": 40e6, "H100": 50e6}
 """Second-level caches (NVIDIA's white papers): Vidur's weights that fit are not fitted on."""
 
@@ -46,9 +48,10 @@ class Sample:
 def kernel_samples(measured: Measured, gpu: str) -> Iterator[Sample]:
     """All kernels of a GPU but its collectives."""
     attention = measured["attention"].of(gpu=gpu)
+    unseen = held_shapes(measured, gpu)
     for sample in (
-        _matmul(measured["gemm"].of(gpu=gpu), 16, "matmul"),
-        _operations(measured, gpu),
+        _matmul(measured["gemm"].of(gpu=gpu), 16, "matmul", unseen),
+        _operations(measured, gpu, unseen),
         _matmul(measured["gemm"].of(gpu=gpu), 8, "matmul_fp8"),
         _experts(measured["experts"].of(gpu=gpu), 16, "experts"),
         _experts(measured["experts"].of(gpu=gpu), 8, "experts_fp8"),
@@ -79,9 +82,29 @@ def _all_reduce(t: Table, gpus: int) -> Sample:
     return Sample("all_reduce", "aiconfigurator", t["us"] / 1e6, every_third(t["bytes"]), predict)
 
 
-def _matmul(t: Table, bits: float, what: str) -> Sample:
+def held_shapes(measured: Measured, gpu: str) -> Floats:
+    """The weights of 16-bit matrix products that are held out anywhere, each as one number."""
+    t, o = measured["gemm"].of(gpu=gpu), measured["operations"].of(gpu=gpu)
+    benchmarked = _weights(t["columns"], t["inner"])[_held_sides(t) & (t["weight_bits"] == 16)]
+    of_models = o.where(np.isin(o.words["model"], measured.held_models))
+    shapes = [_weights(columns, inner) for _, columns, inner in products(measured, of_models).values()]
+    return np.unique(np.concatenate([benchmarked, *shapes]))
+
+
+def _weights(columns: Floats, inner: Floats) -> Floats:
+    """The shape [inner, columns] as one number; exact, as both are whole and below 2^20."""
+    return columns * 2.0**20 + inner
+
+
+def _held_sides(t: Table) -> Flags:
+    return np.asarray(np.isin(t["columns"], HELD_SIDES) | np.isin(t["inner"], HELD_SIDES))
+
+
+def _matmul(t: Table, bits: float, what: str, unseen: Floats | None = None) -> Sample:
     t = t.where(t["weight_bits"] == bits)
-    held = np.isin(t["columns"], HELD_SIDES) | np.isin(t["inner"], HELD_SIDES)
+    if unseen is not None:
+        t = t.where(_held_sides(t) | ~np.isin(_weights(t["columns"], t["inner"]), unseen))
+    held = _held_sides(t)
 
     def predict(k: Kernels) -> Values:
         return k.matmul(t["rows"], t["columns"], t["inner"], bits).total_s
@@ -141,7 +164,10 @@ def products(measured: Measured, t: Table) -> dict[str, tuple[Floats, Floats, Fl
 
 
 def elementwise(measured: Measured, t: Table) -> Sample:
-    """The other operations of a layer together: norms of one input, rotary, gate, an addition."""
+    """The other operations of a layer together: norms of one input, rotary, gate, an addition.
+
+    Each row is a layer's, so none is dropped: no two models of other sizes move as many bytes a token.
+    """
     hidden, heads, kv, ffn = _sizes(measured, t)
     moved = t["tokens"] * (2 * 2 * hidden + 2 * (heads + kv) + 3 * ffn + 3 * hidden) * ACTIVATION_BYTES
     matrices = products(measured, t)
@@ -150,17 +176,19 @@ def elementwise(measured: Measured, t: Table) -> Sample:
     def predict(k: Kernels) -> Values:
         return k.elementwise(moved, 5).total_s
 
-    return Sample("elementwise", "Vidur", seconds, np.isin(t.words["model"], HELD_MODELS), predict)
+    held = np.isin(t.words["model"], measured.held_models)
+    return Sample("elementwise", "Vidur", seconds, held, predict)
 
 
-def _operations(measured: Measured, gpu: str) -> Sample:
+def _operations(measured: Measured, gpu: str, unseen: Floats) -> Sample:
     """The matrix products one by one, of weights that do not fit the second-level cache."""
     t = measured["operations"].of(gpu=gpu)
     shapes = products(measured, t)
     rows, columns, inner = (np.concatenate([shape[i] for shape in shapes.values()]) for i in range(3))
     seconds = np.concatenate([t[name] for name in shapes]) / 1e3
-    held = np.tile(np.isin(t.words["model"], HELD_MODELS), len(shapes))
+    held = np.tile(np.isin(t.words["model"], measured.held_models), len(shapes))
     keep = 2 * columns * inner > L2_BYTES.get(gpu, 0.0)
+    keep &= held | ~np.isin(_weights(columns, inner), unseen)
     rows, columns, inner = rows[keep], columns[keep], inner[keep]
 
     def predict(k: Kernels) -> Values:

@@ -1,38 +1,43 @@
 """Time to first and per output token of a closed loop: C clients, each asking again once it is answered.
 
-In the steady state all C sequences decode while prompts are prefilled in the same steps (chunked prefill).
-With d = seconds of a step in which only the C sequences gain a token, and P = what a prompt adds to the steps
-that carry it:
+In the steady state all C sequences decode while prompts are prefilled in the same steps (chunked prefill):
+what `Roofline.round` describes at b = C. So its own waits, those that the planner holds promises against, are
+what is compared here:
 
-- time per output token = d + P (C - 1) / O: while a request makes O tokens, each other client starts one;
-- time to first token = r + q C + a (d + P) + b C P: r + q C is the way through the server, which handles
-  requests one by one; a (d + P) is the request's own prompt, with the step it has to wait for and the prompts
-  that happen to arrive beside it; b C P is the first wave, when all clients start at once (b is half the
-  share of first requests among all of a client).
+- time per output token is that wait as it is;
+- time to first token is that wait + q C + w C P, with P = what a prompt adds to the steps that carry it. q C
+  is the queue before a server that handles requests one by one; w C P is the first wave, when all clients
+  start at once (w is half the share of first requests among all of a client).
 
-r, q, a and b describe the benchmark rather than the GPU: they are fitted on the serving points and not part
-of the planner's model, which judges objectives from d and P.
+q and w describe the benchmark: they are fitted for the comparison only. That clients come together is what
+`solver.headroom` is about, so the planner's wait has neither. At 4 clients, the fewest that were measured, it
+is about all there is; at 8 it no longer is.
 """
 
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from schemas.catalog import Gpu
+from schemas.catalog import Gpu, Model, Objective, ServiceLevel, Workload
+from schemas.performance import Efficiencies
 from solver.kernels import Kernels
-from solver.layers import Layers
 from solver.measurements import Measured, Table
+from solver.roofline import Roofline, Slot
 from solver.shapes import Flags, Floats, Shape
 
-CHUNK_TOKENS = 8192.0
+CHUNK_TOKENS = 8192
 """max-num-batched-tokens of vLLM's server on GPUs of 70 GB and more, where nothing else is set."""
 MAX_SEQUENCES = 256
 """Beyond vLLM's older default for max-num-seqs, requests wait in a queue."""
+FEW_CLIENTS = 4
+"""The fewest that were measured, and the only load at which waiting for each other hardly shows."""
 MEMORY_SHARE, RESERVED_GB = 0.9, 4.0
 ARITHMETIC_AT_MOST = 0.5
-"""Share of peak that a whole engine may seem to reach; no other series here is above 0.43."""
+"""Share of peak that a whole engine may seem to reach. The one series of Llama-3.1-8B, 21 points, is above it
+(0.90), so no small model is judged at all; of all others the nearest, Qwen3-32B, reaches 0.475."""
 
 
 @dataclass(frozen=True)
@@ -46,40 +51,64 @@ class Loads:
 
 @dataclass(frozen=True)
 class Client:
-    """r, q, a and b above."""
+    """What a benchmark adds to times to first token: q and w above."""
 
-    request_s: float
     arrival_s: float
-    own: float
     first_wave: float
 
-
-def step_s(layers: Layers, loads: Loads) -> Floats:
-    """d: a step in which every client's sequence, half-way through its output, gains a token."""
-    context = loads.input_tokens + loads.output_tokens / 2
-    cost = layers.decode(loads.clients, context) * layers.shape.arch.layers + layers.head(loads.clients)
-    return np.asarray(cost.total_s + layers.embedding(loads.clients).total_s + layers.step_s)
+    def waits_s(self, loads: Loads, prompt_s: Floats) -> Floats:
+        """Seconds that a request waits for others."""
+        return loads.clients * (self.arrival_s + self.first_wave * prompt_s)
 
 
-def prompt_s(layers: Layers, loads: Loads) -> Floats:
-    """P: what the chunks of one prompt add to the steps that carry them."""
-    chunks = np.ceil(loads.input_tokens / CHUNK_TOKENS)
-    chunk, context = loads.input_tokens / chunks, loads.input_tokens + loads.output_tokens / 2
-    mixed = layers.mixed(loads.clients, context, chunk, loads.input_tokens / 2)
-    alone = layers.decode(loads.clients, context)
-    per_chunk = (mixed.total_s - alone.total_s) * layers.shape.arch.layers
-    return np.asarray(chunks * (per_chunk + layers.embedding(chunk).total_s))
+class Waits(NamedTuple):
+    """The roofline's seconds, of each load."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+    prompt_s: Floats
+    """P above."""
 
 
-def tpot_s(layers: Layers, loads: Loads) -> Floats:
-    """Seconds per output token."""
-    return step_s(layers, loads) + prompt_s(layers, loads) * (loads.clients - 1) / loads.output_tokens
+def waits(shape: Shape, kernels: Kernels, tp: int, loads: Loads, chunk_tokens: int = CHUNK_TOKENS) -> Waits:
+    """What the planner says of closed loops on one set-up."""
+    found = np.zeros((3, len(loads.clients)))
+    for lengths in sorted(set(zip(loads.input_tokens, loads.output_tokens, strict=True))):
+        same = (loads.input_tokens == lengths[0]) & (loads.output_tokens == lengths[1])
+        roofline = roofline_of(shape, kernels, float(lengths[0]), float(lengths[1]), chunk_tokens)
+        found[:, same] = _waits(roofline, tp, loads.clients[same][:, None])
+    return Waits(*found)
 
 
-def ttft_s(step: Floats, prompt: Floats, clients: Floats, client: Client) -> Floats:
-    """Seconds to the first token, from `step_s` and `prompt_s`."""
-    server = client.request_s + client.arrival_s * clients
-    return server + client.own * (step + prompt) + client.first_wave * clients * prompt
+def _waits(roofline: Roofline, tp: int, clients: Floats) -> Floats:
+    (gpu,) = roofline.gpus
+    alone, layers = Slot(gpu, tp, first=True, last=True, send_gb_s=0.0), roofline.layer_counts[-1]
+    work = roofline.round(gpu, tp, clients)
+    tpot, ttft = work.waits
+    mean, plain = (
+        roofline.seconds(alone, layers, s) for s in (work.step, roofline.decode_step(gpu, tp, clients))
+    )
+    prompt_s = (mean - plain) / (clients / roofline.level.workload.mean_output_tokens)
+    seconds = [roofline.waited_s(alone, layers, 1, wait) for wait in (ttft, tpot)]
+    return np.stack([np.ravel(s) for s in (*seconds, prompt_s)])
+
+
+def roofline_of(
+    shape: Shape,
+    kernels: Kernels,
+    input_tokens: float,
+    output_tokens: float,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> Roofline:
+    """The set-up as a service of these lengths; what it promises does not matter to its seconds."""
+    endless = (Objective(percentile=50, ms=1e12),)
+    lengths = Workload(mean_input_tokens=input_tokens, mean_output_tokens=output_tokens, source="measured")
+    level = ServiceLevel(slo_class="measured", ttft=endless, tpot=endless, workload=lengths)
+    server = {"max-num-batched-tokens": str(chunk_tokens)}
+    variant = shape.variant.model_copy(update={"vllm_args": server})
+    model = Model(name="measured", architecture=shape.arch, variants=(variant,), source="measured")
+    gpu = kernels.gpu
+    return Roofline(model, variant, level, {gpu.name: gpu}, Efficiencies(gpus=(kernels.efficiency,)))
 
 
 # ------------------------------------------------------------------------------------------ measured points
@@ -95,6 +124,7 @@ class Point:
     """
 
     name: str
+    model: str
     gpu: str
     tp: int
     shape: Shape
@@ -115,16 +145,18 @@ class Point:
     def used(self) -> Flags:
         return np.asarray(~self.queued & ~self.contradicted & (not self.impossible))
 
-    def tpot_s(self, kernels: Kernels) -> Floats:
-        return tpot_s(Layers(self.shape, kernels, self.tp), self.loads)
+    def waits(self, kernels: Kernels, chunk_tokens: int = CHUNK_TOKENS) -> Waits:
+        """What the planner says of them, at most so many tokens a step."""
+        return waits(self.shape, kernels, self.tp, self.loads, chunk_tokens)
 
-    def parts_s(self, kernels: Kernels) -> tuple[Floats, Floats]:
-        """d and P."""
-        layers = Layers(self.shape, kernels, self.tp)
-        return step_s(layers, self.loads), prompt_s(layers, self.loads)
+    @property
+    def few(self) -> Flags:
+        """Of those used, the loads of `FEW_CLIENTS`."""
+        return np.asarray(self.used & (self.loads.clients == FEW_CLIENTS))
 
-    def ttft_s(self, kernels: Kernels, client: Client) -> Floats:
-        return ttft_s(*self.parts_s(kernels), self.loads.clients, client)
+    def ttft_s(self, waits: Waits, client: Client) -> Floats:
+        """The planner's seconds, and those that this benchmark's clients wait for each other."""
+        return waits.ttft_s + client.waits_s(self.loads, waits.prompt_s)
 
 
 def points(measured: Measured, gpus: Mapping[str, Gpu]) -> Iterator[Point]:
@@ -142,6 +174,7 @@ def points(measured: Measured, gpus: Mapping[str, Gpu]) -> Iterator[Point]:
             name = f"{model} {precision}, {tp:g} x {gpu}, vLLM {version}"
             yield Point(
                 name=name,
+                model=str(model),
                 gpu=str(gpu),
                 tp=int(tp),
                 shape=shape,

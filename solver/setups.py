@@ -8,6 +8,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import comb
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,8 @@ SLICES = (1, 2, 4, 8)
 """GPUs of a node that a template may take, the rest being free for others."""
 N_MAX, RHO = 6, 12.0
 """Where the paper saw its best templates stop getting better."""
-OWN_N_MAX = 4
-"""Of the catalog's own scope: with every GPU kind there is, six nodes make forty million combinations."""
+MOST_COMBINATIONS = 2_000_000
+"""As many as a build gets through in seconds: a set-up of one's own keeps to them if it leaves N_max open."""
 
 Regions = tuple[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")], ...]
 """As cloud/region."""
@@ -81,7 +82,8 @@ class SetupFile(Frozen):
     """Whether 1, 2, 4 or 8 GPUs of a larger node are a node too."""
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = ("both",)
     runtime: Runtime = "vllm"
-    n_max: Count = OWN_N_MAX
+    n_max: Count | None = None
+    """`open_n_max` if not given."""
     rho: Annotated[float, Field(gt=0)] = RHO
 
 
@@ -133,10 +135,19 @@ def own_setup(catalog: Catalog, asked: SetupFile | None = None, name: str = "cat
         variants=dict(asked.variants),
         phases=asked.phases,
         runtime=asked.runtime,
-        n_max=asked.n_max,
         rho=asked.rho,
     )
-    return Setup(name, catalog, scope, asked.regions)
+    n_max = open_n_max(len(scope.configurations)) if asked.n_max is None else asked.n_max
+    return Setup(name, catalog, scope.with_limits(n_max=n_max), asked.regions)
+
+
+def open_n_max(configurations: int) -> int:
+    """The paper's N_max, or the largest with combinations few enough.
+
+    It is 4 for all nodes and slices that are sold: of 52, six make 40 million, in minutes and several GB.
+    """
+    affordable = (n for n in range(N_MAX, 1, -1) if comb(configurations + n, n) <= MOST_COMBINATIONS)
+    return next(affordable, 1)
 
 
 def read_setup(path: Path) -> tuple[SetupFile, Path | None]:

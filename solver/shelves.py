@@ -17,7 +17,6 @@ from solver.chains import workload_digest
 from solver.library import Library, Shelf
 from solver.program import Bytes, Floats, Ints
 from solver.roofline import ENGINE
-from solver.rows import identity_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +104,9 @@ class Kind:
         wanted = np.full(8 * self._packed.shape[1], -1, np.int8)
         wanted[: len(nodes)] = sorted(nodes)
         alike = np.flatnonzero((self._packed == wanted.view(np.int64)).all(axis=1)).tolist()
-        return next((row for row in alike if self._id(row) == template), None)
-
-    def _id(self, row: int) -> str:
         if isinstance(self.source, Shelf):
-            shelf = self.source
-            return identity_of(shelf.inputs, shelf.library.inputs.configurations, shelf.kept, row)
-        return self.rated(row).template.id
+            return self.source.find(template, alike)
+        return next((row for row in alike if self.rated(row).template.id == template), None)
 
 
 @dataclass(frozen=True, eq=False)

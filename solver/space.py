@@ -23,6 +23,10 @@ Longs = NDArray[np.int64]
 
 MOST_CONFIGURATIONS = 127
 """Indices are single bytes."""
+MOST_NODES = 100
+"""So many on one chain or stage are beyond all use, and their places, too, are single bytes."""
+MOST_COMBINATIONS = 50_000_000
+"""Some 20 bytes each, and as many again for each variant."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,16 @@ class Space:
         if not 1 <= self.configurations <= MOST_CONFIGURATIONS:
             most = MOST_CONFIGURATIONS
             raise ValueError(f"configurations: {self.configurations} of them, expected 1 to {most}")
-        if self.n_max < 1:
-            raise ValueError(f"n_max: {self.n_max}, expected at least 1")
+        if not 1 <= self.n_max <= MOST_NODES:
+            raise ValueError(f"n_max: {self.n_max}, expected 1 to {MOST_NODES}")
+        counts = [0, 0, *(comb(self.configurations + k - 1, k) for k in range(1, self.n_max + 1))]
+        if sum(counts) > MOST_COMBINATIONS:
+            raise ValueError(
+                f"n_max: {self.n_max} of {self.configurations} configurations make {sum(counts):,} "
+                f"combinations, expected at most {MOST_COMBINATIONS:,}"
+            )
         top = self.configurations + self.n_max
         choose = [[comb(n, k) for k in range(self.n_max + 1)] for n in range(top)]
-        counts = [0, 0, *(comb(self.configurations + k - 1, k) for k in range(1, self.n_max + 1))]
         object.__setattr__(self, "choose", np.array(choose, dtype=np.int64))
         object.__setattr__(self, "starts", np.cumsum(counts, dtype=np.int64))
 

@@ -1,14 +1,14 @@
 """What a combination's parts give: the value that its own placement has to beat (lossless pruning)."""
 
 import numpy as np
-from numba import njit
 
+from solver.compiled import compiled
 from solver.kept import Bytes
 from solver.shapes import Floats
 from solver.space import Longs
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def best_splits(rows: Bytes, best: Floats, starts: Longs, choose: Longs) -> Floats:
     """The most that each combination gives as two parts, each in its own best use.
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 
 from schemas.catalog import Configuration
+from solver.compiled import compiled
 from solver.kept import Bytes, Placements, Shorts
 from solver.partitions import Words, partitions
 from solver.roofline import Roofline
@@ -49,6 +49,10 @@ class StageSearch:
     configurations: Sequence[Configuration]
     n_max: int
 
+    def __post_init__(self) -> None:
+        if self.n_max > MOST_NODES:
+            raise ValueError(f"n_max: {self.n_max}, expected at most {MOST_NODES} for runtime coral")
+
     @cached_property
     def tables(self) -> StageTables:
         return stage_tables(self.roofline, self.configurations, self.n_max)
@@ -70,10 +74,7 @@ class StageSearch:
 
 def place_stages(rows: Bytes, floors: Floats, tables: StageTables) -> Placements:
     """Search the combinations of one size, for placements that give more than the floors."""
-    size = rows.shape[1]
-    if size > MOST_NODES:
-        raise ValueError(f"n_max: {size}, expected at most {MOST_NODES} for runtime coral")
-    parts = partitions(size)
+    parts = partitions(rows.shape[1])
     found = Placements.none(*rows.shape)
     _place_rows(
         rows,
@@ -88,7 +89,7 @@ def place_stages(rows: Bytes, floors: Floats, tables: StageTables) -> Placements
 # ----------------------------------------------------------------------------------------------- compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _place_rows(
     rows: Bytes,
     floors: Floats,
@@ -106,30 +107,40 @@ def _place_rows(
         np.empty(size, dtype=np.int64),
     )
     for i in range(count):
-        pattern = 0
-        for node in range(size - 1):
-            if rows[i, node] == rows[i, node + 1]:
-                pattern |= 1 << node
-        for mask in range(1, 1 << size):
-            left, node, k = mask, 0, 0
-            while left:
-                if left & 1:
-                    who[mask, k] = rows[i, node]
-                    k += 1
-                left >>= 1
-                node += 1
-            who[mask, k] = -1
-        best = floors[i]
+        pattern, best = _list_members(rows[i], who), floors[i]
         for s in range(1, min(size, tables[0].shape[3]) + 1):
-            best = _place_stages(rows[i], who, pattern, s, best, tables, parts, work, found, i)
+            best = _place_as(s, rows[i], who, pattern, best, tables, parts, work, found, i)
 
 
-@njit(cache=True, nogil=True)
-def _place_stages(
+@compiled
+def _list_members(nodes: Bytes, who: Longs) -> int:
+    """Which nodes equal the next (`solver.partitions`).
+
+    Fills `who[mask]` with the configurations of the nodes in a mask, then -1. (A loop that ends at a mark is
+    the fastest for so few: compilers prepare loops of a known length for many.)
+    """
+    pattern = 0
+    for node in range(len(nodes) - 1):
+        if nodes[node] == nodes[node + 1]:
+            pattern |= 1 << node
+    for mask in range(1 << len(nodes)):
+        left, node, k = mask, 0, 0
+        while left:
+            if left & 1:
+                who[mask, k] = nodes[node]
+                k += 1
+            left >>= 1
+            node += 1
+        who[mask, k] = -1
+    return pattern
+
+
+@compiled
+def _place_as(
+    s: int,
     nodes: Bytes,
     who: Longs,
     pattern: int,
-    s: int,
     best: float,
     tables: Tables,
     parts: Parts,
@@ -137,7 +148,7 @@ def _place_stages(
     found: tuple[Floats, Bytes, Bytes, Shorts, Bytes],
     i: int,
 ) -> float:
-    """The most that a combination gives as S stages or before; fills row i of `found` where that is more."""
+    """The most that a combination gives as S stages, or `best`; fills row i of `found` where it is more."""
     that, before, peaks, offsets, tp = tables
     groups, ends, starts, others = parts
     reach, lack, least, cut = work
@@ -148,7 +159,7 @@ def _place_stages(
     for g in range(groups[pattern, s - 1], groups[pattern, s]):
         end, p, held, spare = ends[g], starts[g], -1, 0.0
         while p < starts[g + 1] and bound >= total:
-            if held < 0:
+            if held < 0:  # at first, and when `best` has changed
                 room = reach[0, whole ^ end] + offset * (s - 1)
                 limit = reach[1, end] + offset
                 held = _last_holds(rates[LAST], who, end, best, s, limit, room, total)
@@ -174,7 +185,7 @@ def _place_stages(
     return best
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _aim(
     nodes: Bytes,
     peaks: Floats,
@@ -217,7 +228,7 @@ def _aim(
     return offsets[lowest], room
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _last_holds(
     rates: Floats, who: Longs, end: int, best: float, count: int, limit: float, room: float, total: int
 ) -> int:
@@ -229,7 +240,7 @@ def _last_holds(
     return _most_layers(rates, who, end, best, needed, most)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _rate(rates: Floats, who: Longs, mask: int, j: int) -> float:
     """F(j) of the nodes in the mask."""
     given, k = 0.0, 0
@@ -241,7 +252,7 @@ def _rate(rates: Floats, who: Longs, mask: int, j: int) -> float:
     return given
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _most_layers(rates: Floats, who: Longs, mask: int, above: float, low: int, high: int) -> int:
     """The most layers that nodes hold at more than `above`: at least `low`, at most `high`."""
     while low < high:
@@ -253,7 +264,7 @@ def _most_layers(rates: Floats, who: Longs, mask: int, above: float, low: int, h
     return low
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _may_beat(
     who: Longs,
     rest: Words,
@@ -285,7 +296,7 @@ def _may_beat(
     return True
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _climb(
     who: Longs,
     rest: Words,
@@ -329,7 +340,7 @@ def _climb(
         rate = _cut(who, rest, end, first, that, room - total, held, cut)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _stage_rate(who: Longs, rest: Words, end: int, first: int, that: Floats, s: int, j: int) -> float:
     """F(j) of a stage: the last one where s is the number of the others."""
     if s == len(rest):
@@ -337,7 +348,7 @@ def _stage_rate(who: Longs, rest: Words, end: int, first: int, that: Floats, s: 
     return _rate(that[FIRST if s == first else MIDDLE], who, rest[s], j)
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _cut(
     who: Longs, rest: Words, end: int, first: int, that: Floats, excess: int, held: Longs, cut: Longs
 ) -> float:
@@ -361,7 +372,7 @@ def _cut(
     return float(rates.min())
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _describe(
     nodes: Bytes,
     rest: Words,

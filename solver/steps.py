@@ -59,7 +59,10 @@ class Own(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A promise: what a request waits for in this stage, and how long it may over all stages."""
+    """A promise: what a request waits for in this stage, and how long it may over all stages.
+
+    Over S stages it waits for `server_s` + S x `step`, less what is its `own`.
+    """
 
     promise: str
     """`TTFT` or `TPOT`."""
@@ -67,6 +70,8 @@ class Wait(NamedTuple):
     """It waits for one in each of S stages."""
     budget_s: float
     own: Own | None = None
+    server_s: float = 0.0
+    """Once a request, whatever the stages: its way through the server."""
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,18 @@ class Problem(NamedTuple):
 
 
 class TableError(ValueError):
-    """A file that is not the table it should be; its text has one line a problem."""
+    """A file that is not the table it should be; its text has one line a problem.
 
-    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
+    Args:
+        unread: lines after the last problem that were not looked at, since there are enough.
+    """
+
+    def __init__(self, name: str, problems: Sequence[Problem], unread: int = 0) -> None:
         self.problems = tuple(sorted(problems))
-        super().__init__(
-            "\n".join(f"{name}:{p.line}: {p.field}: {p.value}, expected {p.expected}" for p in self.problems)
-        )
+        said = [f"{name}:{p.line}: {p.field}: {p.value}, expected {p.expected}" for p in self.problems]
+        if unread:
+            said.append(f"{name}: {len(said)} faults so far; {unread} more lines were not looked at")
+        super().__init__("\n".join(said))
 
 
 def lines_of(data: bytes, name: str) -> list[tuple[int, list[str]]]:

@@ -87,5 +87,5 @@ def _peaks(
 
 def _peak(roofline: Roofline, slot: Slot, stages: Sequence[int], known: dict[Slot, Floats]) -> Floats:
     if slot not in known:
-        known[slot] = roofline.rates(slot, np.array(stages, dtype=float)).max(axis=1)
+        known[slot] = roofline.peaks(slot, stages)
     return known[slot]

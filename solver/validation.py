@@ -1,32 +1,36 @@
 """How far the model is off, by level, GPU and phase: `docs/performance-model.md` shows it, a test bounds it.
 
-Three levels: single kernels, layers and steps, serving points (times to first token and per output token).
-All of it is recomputed from the measurements; errors are modelled over measured, less 1, so that negative
-ones are optimistic.
+Four levels: single kernels, layers and steps, serving points (times to first token and per output token), and
+of these the planner's own time to first token, without what clients wait for each other. All of it is
+recomputed from the measurements; errors are modelled over measured, less 1: negative ones are optimistic.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from schemas.catalog import Gpu
 from schemas.performance import Efficiencies
-from solver.borrowing import PCIE
-from solver.fitting import fit_gpu
-from solver.fitting_engine import fit_client, fit_eager, fit_overhead
+from solver.fitting_engine import fit_client, fit_eager
 from solver.kernels import Kernels
-from solver.layer_samples import Eager, helix, layer_samples, steps
+from solver.layer_samples import Eager, layer_samples, steps
 from solver.measurements import Measured
 from solver.samples import Sample, collectives, kernel_samples
-from solver.serving_points import Client, Point, points
+from solver.serving_points import FEW_CLIENTS, Client, Point, Waits, points
 from solver.shapes import Flags, Floats
 
-Level = Literal["kernel", "layer", "serving"]
-MEDIAN_AT_MOST = {"layer": 0.15, "serving": 0.20}
-P90_AT_MOST = {"layer": 0.25, "serving": 0.50}
+Level = Literal["kernel", "layer", "serving", "planner"]
+MEDIAN_AT_MOST = {"layer": 0.15, "serving": 0.20, "planner": 0.20}
+P90_AT_MOST = {"layer": 0.25, "serving": 0.50, "planner": 0.50}
 OPTIMISTIC_AT_MOST = 0.10
+
+AGED = "Splitwise"
+"""Its steps as an engine of 2023 takes them (`Eager`)."""
+RAW = "Splitwise, raw"
+"""The same with nothing but the planner's own constants."""
+FEW = f"vLLM, {FEW_CLIENTS} clients"
 
 
 class Errors(NamedTuple):
@@ -70,9 +74,15 @@ def summary(off: Floats) -> Errors:
     )
 
 
-def together(comparisons: Sequence[Comparison], level: Level, gpu: str) -> Errors:
-    """All held-out points of a level and GPU as one."""
-    parts = [c.off() for c in comparisons if c.level == level and c.gpu == gpu]
+def exceeds(level: str, errors: Errors) -> bool:
+    """Whether an error is above a bound of its level; nothing held out exceeds nothing."""
+    slow = errors.median > MEDIAN_AT_MOST[level] or errors.p90 > P90_AT_MOST[level]
+    return bool(errors.points) and (slow or errors.bias < -OPTIMISTIC_AT_MOST)
+
+
+def together(comparisons: Sequence[Comparison], level: Level, gpu: str, but: str = RAW) -> Errors:
+    """All held-out points of a level and GPU as one, `but` those of one source: the same points otherwise."""
+    parts = [c.off() for c in comparisons if c.level == level and c.gpu == gpu and c.source != but]
     return summary(np.concatenate(parts) if parts else np.zeros(0))
 
 
@@ -82,9 +92,14 @@ def compare(measured: Measured, gpus: Sequence[Gpu], efficiencies: Efficiencies)
     found: list[Comparison] = []
     for name, of_gpu in kernels.items():
         found += _kernels(measured, name, of_gpu)
-        found += [_of("layer", name, s, of_gpu) for s in layer_samples(measured, name)]
+        found += of_samples("layer", name, layer_samples(measured, name), of_gpu)
         found += _steps(measured, name, of_gpu)
     return found + list(_serving(measured, kernels))
+
+
+def of_samples(level: Level, gpu: str, samples: Iterable[Sample], kernels: Kernels) -> list[Comparison]:
+    """What constants say of samples."""
+    return [_of(level, gpu, sample, kernels) for sample in samples]
 
 
 def eager(measured: Measured, gpu: str, kernels: Kernels) -> Eager:
@@ -97,48 +112,6 @@ def client(measured: Measured, kernels: Mapping[str, Kernels]) -> Client:
     return fit_client(list(points(measured, {name: k.gpu for name, k in kernels.items()})), kernels)
 
 
-def each_third(points_: Sequence[Point], kernels: Mapping[str, Kernels]) -> dict[str, Errors]:
-    """TTFT and TPOT errors with each third of the set-ups held out in turn, by phase and GPU.
-
-    Unlike the one third that `compare` holds out, these cover every set-up, the awkward ones too.
-    """
-    off: dict[str, list[Floats]] = {}
-    for turn in range(3):
-        turned = [replace(p, fold=(p.fold + turn) % 3) for p in points_]
-        start = next(iter(kernels.values())).efficiency.overhead
-        overhead = fit_overhead(turned, kernels, start)
-        refitted = {
-            name: Kernels(k.gpu, k.efficiency.model_copy(update={"overhead": overhead}))
-            for name, k in kernels.items()
-        }
-        benchmark = fit_client(turned, refitted)
-        for p in turned:
-            if p.held_out:
-                of_gpu = refitted[p.gpu]
-                ttft, tpot = p.ttft_s(of_gpu, benchmark) / p.ttft, p.tpot_s(of_gpu) / p.tpot
-                off.setdefault(f"TTFT on {p.gpu}", []).append(ttft[p.used] - 1)
-                off.setdefault(f"TPOT on {p.gpu}", []).append(tpot[p.used] - 1)
-    return {name: summary(np.concatenate(parts)) for name, parts in sorted(off.items())}
-
-
-def each_model(measured: Measured, gpu: Gpu, efficiencies: Efficiencies) -> dict[str, Errors]:
-    """Errors of a GPU's layers with each model held out in turn, by model: all its loads and machines.
-
-    Harder than `compare`, which holds out loads between others of the same curve.
-    """
-    layers = measured["layers"]
-    known = {e.gpu: e for e in efficiencies.gpus}
-    found = {}
-    for (model,), _ in layers.of(gpu=gpu.name).each("model"):
-        this = layers.words["model"] == model
-        others = measured.with_table("layers", layers.where(~this))
-        fitted = Kernels(gpu, fit_gpu(others, gpu, known, efficiencies.of(PCIE).all_reduce))
-        only = measured.with_table("layers", layers.where(this))
-        off = [sample.errors(fitted) for sample in helix(only, gpu.name)]
-        found[str(model)] = summary(np.concatenate(off))
-    return found
-
-
 def _kernels(measured: Measured, gpu: str, kernels: Kernels) -> Iterator[Comparison]:
     """As the benchmark ran them: fp8 products are compared before activations are fused, in `Evidence`."""
     for sample in kernel_samples(measured, gpu):
@@ -149,14 +122,15 @@ def _kernels(measured: Measured, gpu: str, kernels: Kernels) -> Iterator[Compari
 
 
 def _steps(measured: Measured, gpu: str, kernels: Kernels) -> Iterator[Comparison]:
+    """Twice: as the engine that was measured takes them, and as the planner would say."""
     known = list(steps(measured, gpu))
     if known:
         engine = fit_eager(known, kernels)
         for s in known:
-            modelled = engine.seconds(s.sample.predict(kernels), s.layers)
-            yield Comparison(
-                "layer", gpu, s.sample.what, s.sample.source, s.sample.seconds, modelled, s.sample.held_out
-            )
+            plain = np.asarray(s.sample.predict(kernels))
+            for source, modelled in ((AGED, engine.seconds(plain, s.layers)), (RAW, plain)):
+                what, sample = s.sample.what, s.sample
+                yield Comparison("layer", gpu, what, source, sample.seconds, modelled, sample.held_out)
 
 
 def _of(level: Level, gpu: str, sample: Sample, kernels: Kernels, phase: str | None = None) -> Comparison:
@@ -172,24 +146,24 @@ def _serving(measured: Measured, kernels: Mapping[str, Kernels]) -> Iterator[Com
         return
     benchmark = fit_client(known, kernels)
     for gpu in sorted({p.gpu for p in known}):
-        mine = [p for p in known if p.gpu == gpu]
-        ttft = [p.ttft_s(kernels[gpu], benchmark) for p in mine]
-        tpot = [p.tpot_s(kernels[gpu]) for p in mine]
-        yield _points(gpu, "TTFT", mine, [p.ttft for p in mine], ttft)
-        yield _points(gpu, "TPOT", mine, [p.tpot for p in mine], tpot)
+        mine = [(p, p.waits(kernels[gpu])) for p in known if p.gpu == gpu]
+        yield _points("serving", gpu, "TTFT", [(p, p.ttft, p.ttft_s(w, benchmark)) for p, w in mine])
+        yield _points("serving", gpu, "TPOT", [(p, p.tpot, w.tpot_s) for p, w in mine])
+        yield from planner(gpu, mine)
+
+
+def planner(gpu: str, known: Sequence[tuple[Point, Waits]]) -> Iterator[Comparison]:
+    """The planner's own time to first token, which knows of no other clients: of all loads and the least."""
+    beside = [(p, p.ttft, w.ttft_s) for p, w in known]
+    yield _points("planner", gpu, "TTFT", beside)
+    yield _points("planner", gpu, "TTFT", beside, FEW)
 
 
 def _points(
-    gpu: str, phase: str, known: Sequence[Point], measured: Sequence[Floats], modelled: Sequence[Floats]
+    level: Level, gpu: str, phase: str, beside: Sequence[tuple[Point, Floats, Floats]], source: str = "vLLM"
 ) -> Comparison:
-    used = np.concatenate([p.used for p in known])
-    held = np.concatenate([np.full(len(p.tpot), p.held_out) for p in known])
-    return Comparison(
-        "serving",
-        gpu,
-        phase,
-        "vLLM",
-        np.concatenate(measured)[used],
-        np.concatenate(modelled)[used],
-        held[used],
-    )
+    """`beside`: measured and modelled seconds of each point."""
+    used = np.concatenate([p.few if source == FEW else p.used for p, _, _ in beside])
+    held = np.concatenate([np.full(len(p.tpot), p.held_out) for p, _, _ in beside])
+    measured, modelled = (np.concatenate([row[i] for row in beside]) for i in (1, 2))
+    return Comparison(level, gpu, phase, source, measured[used], modelled[used], held[used])

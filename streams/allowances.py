@@ -1,7 +1,7 @@
 """Head-room as the settings ask for it, made into the curves that travel in the core's policy."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -24,10 +24,7 @@ def allow(policy: CorePolicy, levels: Mapping[Kind, ServiceLevel], settings: Set
     Raises:
         ValueError: `control.headroom_of` names a (model, class) that is not served.
     """
-    control = settings.control
-    known = {f"{served.model}/{served.slo_class}" for served in policy.served}
-    if unknown := sorted(control.headroom_of.keys() - known):
-        raise ValueError(f"control.headroom_of: {unknown} not served, expected some of {sorted(known)}")
+    check_services(settings, [(served.model, served.slo_class) for served in policy.served])
     allowed = []
     for served in policy.served:
         kind = (served.model, served.slo_class)
@@ -35,6 +32,17 @@ def allow(policy: CorePolicy, levels: Mapping[Kind, ServiceLevel], settings: Set
         curves = _curves(_choice(settings, kind), served, levels[kind], assume)
         allowed.append(served.model_copy(update={"headroom": curves}))
     return policy.model_copy(update={"served": tuple(allowed)})
+
+
+def check_services(settings: Settings, known: Iterable[Kind]) -> None:
+    """Refuse settings for services that are none.
+
+    Raises:
+        ValueError: `control.headroom_of` names a (model, class) that is not among those known.
+    """
+    names = {"/".join(kind) for kind in known}
+    if unknown := sorted(settings.control.headroom_of.keys() - names):
+        raise ValueError(f"control.headroom_of: {unknown} not served, expected some of {sorted(names)}")
 
 
 def assumptions(settings: Settings, policy: CorePolicy, startup_s: float) -> Assumptions:

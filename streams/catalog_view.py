@@ -63,7 +63,11 @@ def _found(option: str, name: str, entries: Sequence[Any]) -> Any:
 
 
 def plain_table(title: str, *columns: str) -> Table:
-    return Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    """A table whose first column, which names the row, is never cut short."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, no_wrap=not number, overflow="fold")
+    return table
 
 
 # ---------------------------------------------------------------------------------------------- in short

@@ -33,7 +33,7 @@ COMMIT_EVERY = 500
 
 
 def run(settings: Settings) -> None:
-    """Run one control worker in this process until SIGTERM or SIGINT; blocks.
+    """Run one control worker in this process until told to end (`agents.lifespan`); blocks.
 
     Raises:
         OSError: a file that the settings name cannot be read.

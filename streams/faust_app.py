@@ -8,6 +8,8 @@ events (faust-streaming #606), also for events it skips around a rebalance.
 
 import asyncio
 import logging
+import os
+import signal
 import tempfile
 from collections.abc import Mapping
 from typing import cast
@@ -19,6 +21,7 @@ from faust.types.auth import CredentialsT
 from mode import ServiceT
 
 from agents.kafka_client import tls_context
+from agents.lifespan import ending
 from schemas.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -73,7 +76,7 @@ async def commit(app: faust.App, offsets: Offsets) -> bool:
 
 
 def run_worker(app: faust.App, *services: ServiceT) -> None:
-    """Run in this process until SIGTERM or SIGINT; blocks.
+    """Run in this process until it is told to end (`agents.lifespan`); blocks.
 
     Args:
         services: started before the app, stopped after it.
@@ -85,6 +88,8 @@ def run_worker(app: faust.App, *services: ServiceT) -> None:
     asyncio.set_event_loop(loop)
     worker = faust.Worker(app, *services, loop=loop, override_logging=False, quiet=True)
     worker.spinner = None  # it writes terminal escapes into the log
+    for number in set(ending()) - {signal.SIGTERM, signal.SIGINT}:  # those, it listens to itself
+        loop.add_signal_handler(number, os.kill, os.getpid(), signal.SIGTERM)
     try:
         worker.execute_from_commandline()
     except SystemExit as done:

@@ -248,7 +248,7 @@ def make_app(settings: Settings) -> Fold:
 
 
 def run(settings: Settings) -> None:
-    """Run one fold worker in this process until SIGTERM or SIGINT; blocks.
+    """Run one fold worker in this process until told to end (`agents.lifespan`); blocks.
 
     Raises:
         SystemExit: it crashed.

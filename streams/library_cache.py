@@ -26,8 +26,5 @@ def cached_library(figures: Figures, scope: Scope, folder: Path) -> Library:
             path.unlink(missing_ok=True)  # of an older version or cut short: built again
     library = build_library(figures, scope)
     folder.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: somebody else may be reading, or writing the same.
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    save_library(library, unfinished)
-    unfinished.replace(path)
+    save_library(library, path, os.getpid())
     return library

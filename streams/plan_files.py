@@ -129,7 +129,7 @@ def read_demand(path: Path, known: Known) -> tuple[DemandLine, ...]:
 
     Raises:
         OSError: the file cannot be read.
-        yaml.YAMLError, pydantic.ValidationError: it is no such file; the errors name it.
+        FileError, pydantic.ValidationError: it is no such file; the errors name it.
         PlanFileError: a line that names what the set-up does not have, or a demand said twice.
     """
     lines = []

@@ -111,7 +111,7 @@ def read_record(path: Path) -> PlanRecord:
 
     Raises:
         OSError: the file cannot be read.
-        yaml.YAMLError, pydantic.ValidationError: it is none; the errors name the file, and the field.
+        FileError, pydantic.ValidationError: it is none; the errors name the file, and the field.
     """
     return load_yaml(PlanRecord, path)
 

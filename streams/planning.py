@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agents.traces import SHIPPED_TRACES, read_steps
 from schemas.allocation import ROBUST, AllocationPolicy
 from schemas.catalog import Phase
+from schemas.marked import Marked
 from schemas.problems import Problem, Running, Service, ServiceDemand, Sliced, Stock
-from schemas.yamlfile import LOADER, load_yaml
+from schemas.yamlfile import load_yaml
 from solver.candidates import Rated
 from solver.library import Library
 from solver.setups import Setup, sold
@@ -63,7 +62,7 @@ def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
     """The question.
 
     Raises:
-        OSError, ValueError, yaml.YAMLError: a file cannot be read, or says what cannot be; or one is missing
+        OSError, ValueError: a file cannot be read, or says what cannot be; or one is missing
             where the set-up is none of a paper's.
     """
     known = _known(setup)
@@ -242,6 +241,4 @@ def _found(library: Library, template: str) -> Rated | None:
 
 
 def _is_a_plan(path: Path) -> bool:
-    with path.open("rb") as file:
-        content = yaml.load(file, Loader=LOADER)  # noqa: S506 - a safe one
-    return isinstance(content, dict) and "answer" in content
+    return "answer" in (Marked(path).content(path) or {})

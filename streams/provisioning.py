@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from aiokafka.errors import KafkaError
 
 from agents.bus import Bus
+from agents.lifespan import ending
 from agents.provision import Provisioner
 from agents.provision_local import LocalCloud, LocalProvisioner
 from agents.provision_run import run_provisioner
@@ -23,7 +23,7 @@ RETRY_S = 5.0
 
 
 def run(settings: Settings, *, static: Path | None, local: Path | None, time_scale: float) -> None:
-    """Serve the plans' claims until SIGTERM or SIGINT; nodes stay as they are. Blocks.
+    """Serve the plans' claims until told to end (`agents.lifespan`); nodes stay as they are. Blocks.
 
     Raises:
         OSError, ValueError, yaml.YAMLError: an inventory or a stock is not there or is none.
@@ -54,7 +54,7 @@ async def _serve(settings: Settings, provisioners: list[Provisioner]) -> None:
     serving = asyncio.current_task()
     if serving is None:
         raise RuntimeError("runs as a task")
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending():
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     while True:
         try:

@@ -21,10 +21,8 @@ from streams.solve_worker import LENGTH, SolveError, frame
 __all__ = ["SolveError", "Solver"]
 
 START_S = 600.0
-"""A library takes some 5 s to build for the whole catalog, once, and its search 10 s to compile on a
-new machine.
-
-This is a guard against hangs."""
+"""A guard against hangs. A library takes some 5 s to build for the whole catalog, once, and its search 10 s
+to compile where nobody has."""
 
 
 class _Worker:

@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from schemas.catalog import PAPER_CATALOG, SHIPPED_CATALOG
-from schemas.settings import Settings
 from streams.commands import shared
 
 PANEL = "Performance"
@@ -14,7 +12,6 @@ app = typer.Typer()
 catalog_app = typer.Typer(no_args_is_help=True, help="Models, GPUs, regions, prices and promises.")
 app.add_typer(catalog_app, name="catalog", rich_help_panel=PANEL)
 
-NAMED = {"shipped": SHIPPED_CATALOG, "paper": PAPER_CATALOG}
 Where = Annotated[
     Path | None,
     typer.Argument(help="File or folder; or `shipped`, or `paper`; the settings' catalog if not given."),
@@ -27,8 +24,8 @@ def validate(context: typer.Context, path: Where = None) -> None:
     from schemas.catalog import draft_catalog
     from solver.catalog_check import implausible
 
-    with shared.bad_input():
-        catalog, faults = draft_catalog(_at(context.obj, path), implausible)
+    with shared.bad_input(), shared.reading("catalog" if path is None else "PATH"):
+        catalog, faults = draft_catalog(shared.catalog_at(context.obj, path), implausible)
     for fault in faults:
         typer.echo(str(fault), err=True)
     if faults:
@@ -50,22 +47,14 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Show what a catalog says, in short or of one model, one GPU, or its prices."""
-    from schemas.catalog import load_catalog
     from streams import catalog_view
 
     with shared.bad_input():
         if sum((model is not None, gpu is not None, prices)) > 1:
             raise ValueError("--model, --gpu, --prices: several given, expected at most one")
-        catalog = load_catalog(_at(context.obj, path))
+        catalog = shared.read_catalog(context.obj, path, "PATH")
         view = catalog_view.view_of(catalog, model=model, gpu=gpu, prices=prices)
     if as_json:
         typer.echo(view.as_json())
     else:
         catalog_view.show(view)
-
-
-def _at(settings: Settings, path: Path | None) -> Path:
-    """A path that exists goes before a catalog's name."""
-    if path is None:
-        return settings.catalog
-    return path if path.exists() else NAMED.get(str(path), path)

@@ -46,12 +46,11 @@ def explain_node(
         str | None, typer.Option(help="alone, first, middle or last in the chain; default: middle, or alone.")
     ] = None,
     tp: Annotated[int | None, typer.Option(help="GPUs that share a layer; default: the best.")] = None,
-    catalog: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
+    catalog: shared.CatalogOption = None,
     efficiencies: Annotated[Path | None, typer.Option(help="Default: those of the settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Say what a node gives while it holds so many layers, and which limit binds, with the numbers."""
-    from schemas.catalog import load_catalog
     from schemas.performance import load_efficiencies
     from solver.explain import explain
     from solver.explanation import PLACES
@@ -60,11 +59,13 @@ def explain_node(
 
     settings: Settings = context.obj
     with shared.bad_input():
-        known = load_catalog(catalog or settings.catalog)
+        known = shared.read_catalog(settings, catalog)
         node = _one_of("gpu", gpu, {c.name: c for c in known.configurations})
         at = None if place is None else _one_of("place", place, {name: name for name in PLACES})
-        profile = load_profile(settings.profiles, known)
-        figures = Figures(known, load_efficiencies(efficiencies or settings.efficiencies), profile)
+        with shared.reading("profiles"):
+            profile = load_profile(settings.profiles, known)
+        with shared.reading("efficiencies" if efficiencies is None else "--efficiencies"):
+            figures = Figures(known, load_efficiencies(efficiencies or settings.efficiencies), profile)
         roofline = _roofline(figures, model, variant, slo_class, phase, node.gpu)
         found = explain(roofline, node, layers, stages=stages, place=at, tp=tp)
     typer.echo(found.model_dump_json() if as_json else "\n".join(_lines(found)))

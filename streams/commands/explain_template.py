@@ -11,10 +11,12 @@ from streams.commands import shared
 if TYPE_CHECKING:
     from schemas.settings import Settings
     from solver.explain_template import NodeShare, StageShare, TemplateExplanation
-    from solver.library import Shelf
+    from solver.library import Library, Shelf
 
 SHOWN = 5
 """Of the nodes that could be added; JSON has all."""
+LIKELY = 200
+"""Templates of a service that give most per USD: who asks for one mostly saw it among them."""
 
 
 def explain_template(
@@ -23,9 +25,7 @@ def explain_template(
     library: Annotated[
         Path | None, typer.Option(help="Default: the controller's, in `state_dir/libraries`.")
     ] = None,
-    service: Annotated[
-        str | None, typer.Option(help="MODEL/CLASS/PHASE to look in, which is faster; default: all.")
-    ] = None,
+    service: Annotated[str | None, typer.Option(help="MODEL/CLASS/PHASE to look in; default: all.")] = None,
     catalog: Annotated[
         Path | None,
         typer.Option(help="Default: the settings', or the paper's if the library was built from that."),
@@ -58,19 +58,41 @@ def _found(
     Raises:
         OSError, ValueError: a library cannot be read, there is none, or it is in none of them.
     """
-    from solver.library_file import SUFFIX
-    from streams.libraries import open_library
+    from solver.worth import Prices, best
     from streams.library_view import shelves_of
 
-    folder = settings.state_dir / "libraries"
-    paths = sorted(folder.glob(f"*{SUFFIX}")) if library is None else [library]
-    if not paths:
-        raise FileNotFoundError(f"--library: none is in {folder}; `coral templates build` makes one")
-    for path in paths:
-        for shelf in shelves_of(open_library(settings, path, catalog), service):
-            if (row := shelf.find(template)) is not None:
+    opened, passed_over = _opened(settings, library, shared.catalog_named(settings, catalog))
+    shelves = [shelf for one in opened for shelf in shelves_of(one, service)]
+    likely = [[w.row for w in best(s, Prices(s.library.rated_by.catalog), LIKELY)] for s in shelves]
+    for rows in (likely, [None] * len(shelves)):
+        for shelf, some in zip(shelves, rows, strict=True):
+            if (row := shelf.find(template, some)) is not None:
                 return shelf, row
-    raise ValueError(f"{template}: in none of {', '.join(map(str, paths))}")
+    looked = f"{len(opened)} looked through"
+    said = f"{template}: no template's id, expected one in a library that is up to date ({looked})"
+    raise ValueError("; ".join([said, *passed_over]))
+
+
+def _opened(
+    settings: "Settings", library: Path | None, catalog: Path | None
+) -> "tuple[list[Library], list[str]]":
+    """The library asked for, or the controller's; and why which of these are of no use any more."""
+    from solver.library import LibraryError
+    from solver.library_file import SUFFIX
+    from streams.libraries import open_library
+
+    if library is not None:
+        return [open_library(settings, library, catalog)], []
+    folder = settings.state_dir / "libraries"
+    opened, passed_over = [], []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            opened.append(open_library(settings, path, catalog))
+        except LibraryError as error:
+            passed_over.append(str(error))
+    if not opened and not passed_over:
+        raise FileNotFoundError(f"--library: none is in {folder}; `coral templates build` makes one")
+    return opened, passed_over
 
 
 # ------------------------------------------------------------------------------------------------- text

@@ -1,7 +1,6 @@
 """How far above the measured demand of a service is planned, and why."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -11,6 +10,9 @@ from streams.commands import shared
 if TYPE_CHECKING:
     from streams.allowances import Explained
 
+LEAST_RATE, MOST_RATE = 1e-6, 1e9
+"""Requests/s: one in eleven days, and a fifth of mankind every second."""
+
 
 def explain_headroom(
     context: typer.Context,
@@ -18,17 +20,17 @@ def explain_headroom(
     rate: Annotated[float, typer.Option(help="Requests/s that come to it.")],
     slo_class: Annotated[str | None, typer.Option(help="Default: the model's first.")] = None,
     phase: Annotated[str, typer.Option(help="prefill, decode or both.")] = "both",
-    catalog: Annotated[Path | None, typer.Option(help="Default: that of the settings.")] = None,
+    catalog: shared.CatalogOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Say what demand is multiplied by so that bursts keep the promises, by promise and by rate."""
-    from schemas.catalog import Phase, load_catalog
-    from streams.allowances import explain
+    from schemas.catalog import Phase
+    from streams.allowances import check_services, explain
 
     with shared.bad_input():
         levels = {
             (m.name, level.slo_class): level
-            for m in load_catalog(catalog or context.obj.catalog).models
+            for m in shared.read_catalog(context.obj, catalog).models
             for level in m.levels
         }
         kinds = [kind for kind in levels if kind[0] == model and slo_class in (None, kind[1])]
@@ -38,8 +40,9 @@ def explain_headroom(
         phases: dict[str, Phase] = {name: name for name in get_args(Phase)}
         if phase not in phases:
             raise ValueError(f"--phase: {phase!r}, expected one of {', '.join(phases)}")
-        if not 0 < rate < float("inf"):
-            raise ValueError(f"--rate: {rate}, expected a finite number above 0")
+        if not LEAST_RATE <= rate <= MOST_RATE:
+            raise ValueError(f"--rate: {rate:g}, expected {LEAST_RATE:g} to {MOST_RATE:g} requests/s")
+        check_services(context.obj, levels)
         found = explain(context.obj, kinds[0], levels[kinds[0]], phases[phase], rate)
     typer.echo(found.model_dump_json() if as_json else "\n".join(_lines(found)))
 

@@ -1,13 +1,15 @@
 """What runs on a node."""
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from schemas.settings import Settings
 from streams.commands import shared
-from streams.commands.engines import FittedNode, Place, simulated_node
+
+if TYPE_CHECKING:
+    from streams.commands.engines import FittedNode, Place
 
 app = typer.Typer()
 command = partial(app.command, rich_help_panel="Nodes")
@@ -40,6 +42,7 @@ def node(
     starts without and tries until they answer.
     """
     from schemas.problems import Pool
+    from streams.commands.engines import Place
 
     settings: Settings = context.obj
     shared.trace()
@@ -50,15 +53,17 @@ def node(
     _run(settings, fitted)
 
 
-def _fitted(settings: Settings, place: Place, engine: str, time_scale: float) -> FittedNode:
+def _fitted(settings: Settings, place: "Place", engine: str, time_scale: float) -> "FittedNode":
     if engine == "vllm":
         from streams.commands.engines_vllm import vllm_node
 
         return vllm_node(settings, place)
+    from streams.commands.engines import simulated_node
+
     return simulated_node(settings, place, time_scale)
 
 
-def _run(settings: Settings, fitted: FittedNode) -> None:
+def _run(settings: Settings, fitted: "FittedNode") -> None:
     """An agent whose disk fails ends with one line; any other error is ours, and keeps its traceback."""
     from agents import node as agent
     from agents.state_dir import StateError

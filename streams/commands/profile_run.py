@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from agents.files import make_writable, write_atomically
+from agents.lifespan import on_signals
 from agents.load import Load, Tally, run
 from agents.load_endpoint import EndpointError, Target, connect, figures, prepare, version
 from agents.urls import http_url
@@ -144,7 +144,7 @@ def _numbers(option: str, given: str, *, whole: bool) -> list[float]:
 
 
 async def measure(plan: Plan, tell: Callable[[str], None]) -> tuple[list[Row], bool]:
-    """The rows of the loads, on disk as soon as each is there, and whether it was stopped (SIGINT, SIGTERM).
+    """The rows of the loads, on disk as soon as each is there, and whether it was told to end.
 
     What was measured of a load by then counts, if each of its clients was served.
 
@@ -153,9 +153,8 @@ async def measure(plan: Plan, tell: Callable[[str], None]) -> tuple[list[Row], b
         EndpointError: nobody answers there, or not with streams that count their tokens.
     """
     make_writable(plan.out.absolute().parent)
-    stop, rows = asyncio.Event(), list[Row]()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    rows = list[Row]()
+    stop, _ = on_signals()
     async with connect(plan.key, plan.timeout_s) as session:
         ready = await _unless(stop, prepare(session, plan.target))
         if ready is None:

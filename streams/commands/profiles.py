@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +13,15 @@ from streams.commands import shared
 if TYPE_CHECKING:
     from schemas.catalog import Catalog
     from schemas.performance import Efficiencies
-    from solver.profiles import Profile
+    from solver.correction import Compared
+    from solver.points import Point, Profile
 
 PANEL = "Performance"
 app = typer.Typer()
 profile_app = typer.Typer(no_args_is_help=True, help="Measured performance, which the planner goes by.")
 app.add_typer(profile_app, name="profile", rich_help_panel=PANEL)
 
+WRITABLE = "a place for a file that can be written"
 INTERRUPTED = 130
 """As shells have it for Ctrl-C."""
 UNUSABLE = 1
@@ -40,8 +43,8 @@ def import_(
     planner goes by it.
     """
     from agents.files import write_atomically
-    from schemas.catalog import load_catalog
     from schemas.performance import load_efficiencies
+    from solver.points import Profile
     from solver.profile_csv import read
     from solver.strict_csv import TableError
 
@@ -49,28 +52,57 @@ def import_(
     with shared.bad_input():
         if target.suffix not in {".yaml", ".yml", ".json"}:
             raise ValueError(f"--out: {target}, expected a name that ends in .yaml or .json")
-        catalog = load_catalog(context.obj.catalog)
+        catalog = shared.read_catalog(context.obj, None)
         try:
-            profile = read(file.read_bytes(), str(file), catalog)
+            points = read(file.read_bytes(), str(file), catalog)
+            profile = Profile(points=tuple(points))
+            with shared.reading("efficiencies"):
+                efficiencies = load_efficiencies(context.obj.efficiencies)
+            _compare(str(file), points, profile, catalog, efficiencies)
         except TableError as error:
             raise shared.refused(str(error)) from error
-        _compare(profile, catalog, load_efficiencies(context.obj.efficiencies))
-        write_atomically(target, _spelt(profile, as_json=target.suffix == ".json"))
+        with shared.reading("--out", WRITABLE):
+            write_atomically(target, _spelt(profile, as_json=target.suffix == ".json"))
     typer.echo(f"{target}: {len(profile.points)} points, digest {profile.digest}")
 
 
-def _compare(profile: "Profile", catalog: "Catalog", efficiencies: "Efficiencies") -> None:
-    """Print how far the model is off each point."""
-    from solver.correction import compare
+def _compare(
+    file: str,
+    lines: "Mapping[Point, int]",
+    profile: "Profile",
+    catalog: "Catalog",
+    efficiencies: "Efficiencies",
+) -> None:
+    """Print how far the model is off each point.
 
+    Raises:
+        TableError: a time is so short that no factor reaches it.
+    """
+    from solver.correction import compare
+    from solver.strict_csv import Problem, TableError
+
+    compared: list[Compared] = []
     for name, variant_name in sorted({(p.model, p.variant) for p in profile.points}):
         model = catalog.model(name)
         variant = next(v for v in model.variants if v.name == variant_name)
-        for one in compare(catalog, efficiencies, model, variant, profile.of(name, variant_name)).points:
-            place = f"{name}/{variant_name} on {one.point.tp}x{one.point.gpu}, pp {one.point.pp}"
-            load = f"{one.at:.4g} {'prompt tokens' if one.what == 'TTFT' else 'sequences'}"
-            times = f"measured {one.measured_ms:.4g} ms, modelled {one.modelled_ms:.4g} ms"
-            typer.echo(f"{place}, {load}: {one.what} {times}, layers x {one.factor:.3g}")
+        compared += compare(catalog, efficiencies, model, variant, profile.of(name, variant_name)).points
+    if beyond := [
+        Problem(lines[one.point], f"mean_{one.what.lower()}_ms", f"{one.measured_ms:g}", _more_than(one))
+        for one in compared
+        if one.beyond
+    ]:
+        raise TableError(file, beyond)
+    for one in compared:
+        point = one.point
+        place = f"{point.model}/{point.variant} on {point.tp}x{point.gpu}, pp {point.pp}"
+        load = f"{one.at:.4g} {'prompt tokens' if one.what == 'TTFT' else 'sequences'}"
+        times = f"measured {one.measured_ms:.4g} ms, modelled {one.modelled_ms:.4g} ms"
+        typer.echo(f"{place}, {load}: {one.what} {times}, layers x {one.factor:.3g}")
+
+
+def _more_than(one: "Compared") -> str:
+    seconds = "; is it in seconds?" if 1000 * one.measured_ms > one.least_ms else ""
+    return f"more than {one.least_ms:.3g} ms, which its fixed parts are modelled to take{seconds}"
 
 
 def _spelt(profile: "Profile", *, as_json: bool) -> str:
@@ -116,7 +148,6 @@ def run(
     were measured by then are in the file. Nobody else should use the endpoint meanwhile.
     """
     from agents.load_endpoint import Target
-    from schemas.catalog import load_catalog
     from streams.commands.profile_run import Plan, Subject, loads, measure
 
     answered = 1 if phase == "prefill" else output_tokens
@@ -130,7 +161,7 @@ def run(
             out,
         )
         plan.check()
-        catalog = load_catalog(context.obj.catalog)
+        catalog = shared.read_catalog(context.obj, None)
         plan = plan.in_words_of(catalog)
         rows, interrupted = asyncio.run(measure(plan, typer.echo))
     if rows:
@@ -170,16 +201,26 @@ def fit(
     Name the file in `efficiencies` of the settings, and the planner goes by it.
     """
     from agents.files import write_atomically
-    from schemas.catalog import load_catalog
     from solver.fitting import fit as fit_all
-    from solver.measurements import SHIPPED, load
+    from solver.measured_check import TOLD, impossible
+    from solver.measurements import SHIPPED, load, place_of
     from solver.validation import compare
 
     with shared.bad_input():
-        catalog = load_catalog(context.obj.catalog)
-        measured = load(SHIPPED if data is None else data)
+        catalog = shared.read_catalog(context.obj, None)
+        folder = SHIPPED if data is None else data
+        with shared.reading("--data"):
+            measured = load(folder)
+        if wrong := list(impossible(measured, {gpu.name: gpu for gpu in catalog.gpus})):
+            raise shared.refused(
+                "\n".join(
+                    f"{place_of(folder, w.table, w.row)}, {w.column}: {w.value}, expected {w.expected}"
+                    for w in wrong[:TOLD]
+                )
+            )
         efficiencies = fit_all(measured, catalog.gpus)
-        write_atomically(out, efficiencies.yaml())
+        with shared.reading("--out", WRITABLE):
+            write_atomically(out, efficiencies.yaml())
     for one in compare(measured, catalog.gpus, efficiencies):
         if (errors := one.errors()).points:
             off = f"median error {errors.median:.1%}, p90 {errors.p90:.1%}, bias {errors.bias:+.1%}"

@@ -1,5 +1,6 @@
 """The template library: build it, look into it, compare two."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,10 @@ File = Annotated[Path, typer.Argument(help="A library that `coral templates buil
 Service = Annotated[str | None, typer.Option(help="MODEL/CLASS/PHASE; all if not given.")]
 Catalog = Annotated[
     Path | None,
-    typer.Option(help="Default: the settings', or the paper's if the library was built from that."),
+    typer.Option(
+        help="File or folder; or `shipped`, or `paper`; default: the settings', or the paper's if the "
+        "library was built from that."
+    ),
 ]
 Region = Annotated[
     list[str] | None, typer.Option(help="Where nodes are bought, cloud/region; may be repeated.")
@@ -53,12 +57,20 @@ def build(
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="vllm or coral; default: the set-up's.")] = None,
     n_max: Annotated[
-        int | None, typer.Option(help="Most nodes of a template; default: the set-up's.")
+        int | None,
+        typer.Option(
+            help="Most nodes of a template; default: the set-up's, else 6, or fewer where they make more "
+            "than 2 million combinations: of all that is sold, 4."
+        ),
     ] = None,
     rho: Annotated[
-        float | None, typer.Option(help="Most GPU memory, times the weights; default: the set-up's.")
+        float | None,
+        typer.Option(help="Most GPU memory, times the weights; default: the set-up's, else 12."),
     ] = None,
-    catalog: Annotated[Path | None, typer.Option(help="Instead of the one that the set-up says.")] = None,
+    catalog: Annotated[
+        Path | None,
+        typer.Option(help="File or folder; or `shipped`, or `paper`; default: the one that the set-up says."),
+    ] = None,
     cores: Annotated[int | None, typer.Option(help="How many to use; default: all.")] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Take nothing over from the file that is there.")
@@ -79,9 +91,8 @@ def build(
         older = None if fresh else _older(out)
         with _watch() as spent, _progress() as progress:
             library = build_library(figures, asked.scope, older=older, cores=cores, progress=progress)
-        unfinished = out.with_name(f"{out.name}.unfinished")
-        save_library(library, unfinished)
-        unfinished.replace(out)
+        with shared.reading("--out", "a file that can be written"):
+            save_library(library, out, os.getpid())
         prices = Prices(asked.catalog, asked.regions)
         view = library_view.built(library, prices, spent(cores), taken_over(library, older))
     _tell(view, as_json)
@@ -176,20 +187,24 @@ def asked_setup(
         raise ValueError(f"--rho: {rho}, expected a finite number of at least 1")
     if cores is not None and cores < 1:
         raise ValueError(f"--cores: {cores}, expected at least 1")
-    found = setup_of(settings, setup, catalog)
+    found = setup_of(settings, setup, shared.catalog_named(settings, catalog))
     scope = found.scope.with_limits(runtime_of(runtime), n_max, rho)
     return replace(found, scope=scope), figures_for(settings, found.catalog)
 
 
 def _older(path: Path) -> "Library | None":
-    """What is there already; what cannot be read as a library is built anew."""
+    """What is there already.
+
+    Raises:
+        LibraryError: it is no library, or one of another schema version; it may be dear to somebody.
+    """
     from solver.library import LibraryError
     from solver.library_file import load_library
 
     try:
-        return load_library(path)
-    except (FileNotFoundError, LibraryError):
-        return None
+        return load_library(path) if path.exists() else None
+    except LibraryError as error:
+        raise LibraryError(f"--out: {error}; with --fresh it is replaced") from error
 
 
 def _opened(
@@ -198,10 +213,8 @@ def _opened(
     from solver.worth import Prices
     from streams.libraries import open_library
 
-    library = open_library(settings, file, catalog)
-    if library.figures is None:
-        raise RuntimeError("a library was opened without figures")
-    known = library.figures.catalog
+    library = open_library(settings, file, shared.catalog_named(settings, catalog))
+    known = library.rated_by.catalog
     sold = {f"{price.cloud}/{price.region}" for price in known.prices}
     if unknown := sorted(set(regions or ()) - sold):
         raise ValueError(f"--region: {unknown[0]!r}, expected one of {', '.join(sorted(sold))}")

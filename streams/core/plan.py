@@ -65,7 +65,7 @@ def current_plan(state: State, policy: CorePolicy, target: Target) -> Plan:
         target=target,
         templates=tuple(state.templates[t] for t in sorted({i.template_id for i in instances})),
         claims=tuple(_claimed(state, held) for _, held in sorted(state.claims.items())),
-        instances=tuple(_planned(i, policy) for i in instances),
+        instances=tuple(_planned(i) for i in instances),
         pulls=pulls.granted(state),
         blind=fleet.is_blind(state, policy),
     )
@@ -75,7 +75,7 @@ def _claimed(state: State, held: ClaimState) -> Claim:
     return held.claim.model_copy(update={"contact": _contact(state, held)})
 
 
-def _planned(instance: InstanceState, policy: CorePolicy) -> Instance:
+def _planned(instance: InstanceState) -> Instance:
     if instance.role is None:
         raise ValueError(f"{instance.id}: not in the plan")
     return Instance(
@@ -90,5 +90,5 @@ def _planned(instance: InstanceState, policy: CorePolicy) -> Instance:
         engine=instance.engine,
         endpoint=instance.endpoint,
         verified=instance.verified,
-        drain_deadline_ms=policy.drain_deadline_of(instance.service),
+        drain_deadline_ms=instance.drain_deadline_ms,
     )

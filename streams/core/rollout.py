@@ -63,6 +63,7 @@ def _enter(state: State, policy: CorePolicy, instance: InstanceState, occupied: 
         versions = {binding.version(state, claim) for claim in instance.claims}
         if len(versions) == 1:
             instance.engine, instance.spare = versions.pop() or None, ()
+            instance.drain_deadline_ms = policy.drain_deadline_of(instance.service)
             instance.take("starting", state.now_ms)
             occupied |= instance.claims
         elif binding.rebind(state, instance):
@@ -139,7 +140,7 @@ def _in_the_way(state: State, victims: list[InstanceState]) -> InstanceState | N
 
 def _end(state: State, policy: CorePolicy, instance: InstanceState, said: Reports) -> None:
     """Law 3: once everything ended, the next attempt, another place, or nothing."""
-    stuck_ms = state.now_ms - instance.role_since_ms - policy.drain_deadline_of(instance.service)
+    stuck_ms = state.now_ms - instance.role_since_ms - instance.drain_deadline_ms
     if not has_ended(instance, said, planned=is_whole(state, instance)) and stuck_ms < STUCK_MS:
         return
     if instance.failed is None or not instance.wanted:
@@ -204,10 +205,10 @@ def _is_parked(state: State, held: ClaimState) -> bool:
     return is_static and _is_closed(state, held)
 
 
-def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
+def standing_alerts(state: State, _policy: CorePolicy) -> dict[str, str]:
     """Drains past their deadline, by alert name."""
     return {
         f"InstanceStuck:{i.id}": f"{i.id} drains for {(state.now_ms - i.role_since_ms) // 1000} s"
         for i in state.instances.values()
-        if i.role == "draining" and state.now_ms - i.role_since_ms >= policy.drain_deadline_of(i.service)
+        if i.role == "draining" and state.now_ms - i.role_since_ms >= i.drain_deadline_ms
     }

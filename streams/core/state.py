@@ -124,6 +124,8 @@ class InstanceState(Mutable):
     ready: bool = False
     engine: str | None = None
     """Engine version of all its nodes when this attempt entered the plan."""
+    drain_deadline_ms: int = 600_000
+    """The longest its drain may take: the policy's when this attempt entered the plan, as its nodes know."""
     endpoint: str | None = None
     """As its head says while it is ready and not on its way out, like the next."""
     verified: bool | None = None

@@ -46,11 +46,7 @@ def _instances(state: State, policy: CorePolicy) -> list[int]:
             for i in state.instances.values()
             if i.role == "starting"
         ),
-        *(
-            i.role_since_ms + policy.drain_deadline_of(i.service) + extra
-            for i in draining
-            for extra in (0, rollout.STUCK_MS)
-        ),
+        *(i.role_since_ms + i.drain_deadline_ms + extra for i in draining for extra in (0, rollout.STUCK_MS)),
         *(c.asked_ms + policy.grant_timeout_ms for c in waiting),
     ]
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from agents.admin import create_topics
 from agents.broker import BrokerUnavailable, start_broker
 from agents.kafka_probe import free_ports
+from agents.lifespan import ending
 from schemas import topics
 from schemas.settings import Settings, load_settings
 from schemas.yamlfile import load_yaml
@@ -38,11 +39,10 @@ from streams.demo.view import View
 from streams.story import Story
 
 FAILED, NO_BROKER, INTERRUPTED = 1, 2, 130
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_demo(given: Settings, script: Script, *, seconds: float | None, as_json: bool) -> int:
-    """Run until `seconds` passed, Ctrl-C or SIGTERM, clean up, and print the summary.
+    """Run until `seconds` passed or a signal ends it (Ctrl-C, a closed terminal), clean up, and sum up.
 
     Returns:
         The exit code: 0; 1 if a part failed or the replay differs; 2 if no Kafka is to be had; 130 if
@@ -55,7 +55,7 @@ def run_demo(given: Settings, script: Script, *, seconds: float | None, as_json:
     say = partial(console.print, highlight=False, soft_wrap=True)
     folder = (given.state_dir / "demo").resolve()
     bootstrap = given.kafka.bootstrap_servers if "bootstrap_servers" in given.kafka.model_fields_set else None
-    _both_signals_interrupt()
+    _signals_interrupt()
     try:
         with (
             locked(folder),
@@ -79,16 +79,17 @@ def run_demo(given: Settings, script: Script, *, seconds: float | None, as_json:
         return INTERRUPTED
 
 
-def _both_signals_interrupt() -> None:
+def _signals_interrupt() -> None:
     """Until there is a loop to handle them; also where a script's `&` had us started with SIGINT ignored."""
     # This handler is the only one that asyncio.run replaces: while it runs, its task is cancelled instead.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for number in set(ending()) - {signal.SIGINT}:
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def _ignore_signals() -> None:
     """What is left to do takes a moment, and whoever asks twice wants it done."""
-    for number in SIGNALS:
+    for number in ending():
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -154,7 +155,7 @@ class Demo:
     async def _watch(self, seconds: float | None) -> None:
         """Follow the log until the time is over or somebody asks to stop."""
         stop = asyncio.Event()
-        for number in SIGNALS:
+        for number in ending():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         following = asyncio.create_task(self._follow())
         began = time.monotonic()

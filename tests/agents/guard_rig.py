@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from agents import processes, watcher
+from agents import guard_temp, processes, watcher
 from agents.engine import EngineSpec, Up
 from agents.guard_files import TAG, Folder, Pace, Weights
 from agents.guard_keys import KEYS, guard_port, keys
@@ -64,6 +64,14 @@ class Host:
     def living(self) -> list[psutil.Process]:
         """All processes of all ranks here, guards included."""
         return processes.tagged(TAG, self._ours)
+
+    def memory(self) -> list[str]:
+        """Files of its engines' shared memory that still are there."""
+        return [path for path in self.segments if Path(path).exists()]
+
+    def temps(self) -> list[Path]:
+        """Temporary folders of its engines that still are there."""
+        return list(guard_temp.left_by(self._ours))
 
     def end_all(self) -> None:
         """For teardown: whatever a test left behind."""
@@ -196,7 +204,8 @@ class Stream:
 
 
 def nothing_left(hosts: Sequence[Host]) -> None:
-    """No process, and no shared memory of one that was killed."""
+    """No process, no shared memory of one that was killed, and no temporary folder."""
     for host in hosts:
         assert host.living() == []
-        assert [path for path in host.segments if Path(path).exists()] == []
+        assert host.memory() == []
+        assert host.temps() == []

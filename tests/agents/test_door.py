@@ -261,14 +261,20 @@ async def test_a_client_that_does_not_read_holds_up_no_end(upstream: Upstream) -
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("framing", "body"),
+    [(b"Content-Length: 100", b"{"), (b"Transfer-Encoding: chunked", b"zz\r\n")],
+    ids=["no more comes", "no chunk"],
+)
 async def test_an_upload_that_stalls_does_not_hold_up_a_drain(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    framing: bytes, body: bytes, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy, "UPLOAD_S", 0.2)
     host, _, port = door.endpoint.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + framing + b"\r\n\r\n")
     await until(lambda: door.in_flight == 1)
+    writer.write(body)
     await within(door.drain())
     assert (await within(reader.readline())).startswith(b"HTTP/1.1 408 ")
     writer.close()

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from agents import guarded
-from tests.agents.guard_rig import HANG_S, Host, Running, Stream, nothing_left
+from tests.agents.guard_rig import HANG_S, Host, Running, Stream, nothing_left, until
 
 
 def watcher(running: Running, stage: int) -> int:
@@ -93,6 +93,23 @@ async def test_a_guard_and_its_watcher_killed_at_once_leave_orphans_to_the_agent
         os.kill(victim, signal.SIGKILL)
     (reason,) = await running.gone()
     assert reason == "its guard died"
+    nothing_left(hosts)
+
+
+async def test_what_a_rank_leaves_that_was_killed_whole_is_found_by_its_tag(hosts: list[Host]) -> None:
+    running = Running(hosts[:1])
+    await running.up()
+    folder = running.folder(0)
+    await until(lambda: bool((status := folder.read_status()) and status.segments))
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()  # nobody follows the guard any more
+    victims = [running.guard(0), watcher(running, 0), *(process.pid for process in hosts[0].living())]
+    for victim in dict.fromkeys(victims):
+        os.kill(victim, signal.SIGKILL)
+    await until(lambda: not hosts[0].living())
+    assert hosts[0].temps()
+    assert hosts[0].memory()
+    assert guarded.end_ranks({folder.tag}.__contains__, ())
     nothing_left(hosts)
 
 

@@ -120,6 +120,10 @@ def test_a_lone_token_has_no_pace() -> None:
         ((token(), {"error": "out of memory"}), "in the stream: out of memory"),
         (("{no json",), "JSONDecodeError"),
         (("[DONE]",), "an answer without a token"),
+        (({"choices": [None]},), "no stream of the OpenAI API"),
+        (({"choices": 5},), "no stream of the OpenAI API"),
+        ((token(), {"choices": [], "usage": [1]}, "[DONE]"), "no stream of the OpenAI API"),
+        ((token(), '{"usage": {"prompt_tokens": NaN}}', "[DONE]"), "usage that is no count of tokens"),
     ],
 )
 async def test_what_was_not_served_says_why(data: tuple[object, ...], why: str) -> None:

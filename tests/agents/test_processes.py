@@ -123,6 +123,23 @@ time.sleep(600)
     assert not segment.exists()
 
 
+def test_a_starter_that_died_before_it_was_told_anything(tag: str, tmp_path: Path) -> None:
+    nobody, told = os.pipe()
+    os.close(nobody)
+    litter = tmp_path / "litter"
+    litter.mkdir()
+    watch = [sys.executable, "-I", "-S", watcher.__file__, "--parent", "1", "--tree"]
+    command = [*watch, "--litter", str(litter), "--", sys.executable, "-c", TREE]
+    environment = {**os.environ, VARIABLE: tag}
+    done = subprocess.run(
+        command, check=False, stdin=subprocess.PIPE, stdout=told, env=environment, timeout=HANG_S
+    )
+    os.close(told)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert not litter.exists()
+    assert not processes.tagged(VARIABLE, {tag}.__contains__)
+
+
 # --- tags and identities -----------------------------------------------------------------------------
 def test_a_detached_process_is_known_by_id_and_start(tag: str, tmp_path: Path) -> None:
     sleeper = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")

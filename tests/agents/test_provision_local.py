@@ -193,7 +193,9 @@ def left(files: set[str]) -> list[str]:
     return [file for file in files if Path(file).exists()]
 
 
-async def test_release_ends_engines_under_guards_and_leaves_no_memory(make: Make, tmp_path: Path) -> None:
+async def test_release_ends_engines_under_guards_and_leaves_nothing(
+    make: Make, tmp_path: Path, temp: Path
+) -> None:
     """A guard outlives its agent on purpose, in a session of its own; it does not outlive the machine."""
     host = tmp_path / "host"
     local = make(command=(sys.executable, "-c", _AGENT, str(host)))
@@ -205,6 +207,7 @@ async def test_release_ends_engines_under_guards_and_leaves_no_memory(make: Make
     assert await local.release("c1", "local-c1")
     assert ranks(host) == []
     assert left(segments) == []
+    assert os.listdir(temp) == []  # noqa: PTH208  pathlib would block, says the linter
 
 
 async def test_a_crash_between_release_and_its_record_repeats_the_release(make: Make) -> None:

@@ -1,6 +1,7 @@
 """What passes through one exchange, and what happens when either end goes away."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -198,3 +199,93 @@ async def test_a_slow_client_makes_the_upstream_wait() -> None:
         await asyncio.sleep(0.5)
         assert sent < 32_000_000, "half of it would lie in this process"
         assert len(await answer.read()) == 64_000_000
+
+
+# --- no HTTP ---------------------------------------------------------------------------------------
+@asynccontextmanager
+async def saying(wire: bytes) -> AsyncIterator[str]:
+    """An upstream that answers every request with these bytes, and hangs up."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(wire)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        yield f"http://{host}:{port}/"
+
+
+async def test_an_answer_by_chunks_is_not_passed_on_with_a_length() -> None:
+    """Whoever believes the length would take the rest for another answer."""
+    wire = (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+    )
+    async with (
+        saying(wire) as url,
+        proxy.new_session() as session,
+        proxy.asked(session, proxy.Call("POST", url, {}, b"")) as answer,
+    ):
+        assert "Content-Length" not in answer.headers
+        assert await answer.read() == b"hello"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"A: b\nSet-Cookie: evil",
+        b"A: b\0",
+        b": b",
+        b"Content-Length : 2",
+        b"Content-Length: -2",
+        b"A: b\r\n c",
+    ],
+)
+async def test_a_head_that_cannot_be_passed_on_is_no_answer(field: bytes) -> None:
+    async with saying(b"HTTP/1.1 200 OK\r\n" + field + b"\r\n\r\n{}") as url, proxy.new_session() as session:
+        with pytest.raises(proxy.Unanswered, match="no HTTP"):
+            async with proxy.asked(session, proxy.Call("POST", url, {}, b"")):
+                pass
+
+
+async def to_raw(url: str, wire: bytes) -> bytes:
+    """All that a server says to these bytes."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(wire)
+    said = await asyncio.wait_for(reader.read(), HANG_S)
+    writer.close()
+    return said
+
+
+async def well(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def ill(request: web.Request) -> web.Response:
+    raise RuntimeError("a fault of ours")
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\nx",
+        b"GET / HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n",
+        b"GET / HTTP/9\r\n\r\n",
+    ],
+)
+async def test_what_strangers_say_is_no_error_of_ours(wire: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving(well) as url:
+        assert (await to_raw(url, wire)).split(b" ", 2)[1] == b"400"
+    assert [(r.levelname, r.exc_info, "\n" in r.getMessage()) for r in caplog.records] == [
+        ("INFO", None, False)
+    ]
+
+
+async def test_an_error_of_ours_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(ill) as url:
+        wire = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        assert (await to_raw(url, wire)).split(b" ", 2)[1] == b"500"
+    assert [r.levelname for r in caplog.records] == ["ERROR"]
+    assert "a fault of ours" in caplog.text

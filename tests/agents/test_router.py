@@ -2,14 +2,17 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from typing import Any
 
 import pytest
 
+from agents.door import Door
 from agents.router_exchange import Refused
 from schemas.catalog import Objective, ServiceLevel, Workload
 from schemas.settings import RouterSettings
-from tests.agents.router_rig import HANG_S, FakeEngine, planned, routed
+from tests.agents.router_rig import HANG_S, FakeEngine, Rig, planned, routed
 
 LONG = "All work and no play makes Jack a dull boy. " * 20
 
@@ -200,6 +203,77 @@ async def test_the_only_instance_is_asked_once_more_and_its_own_error_passed_on(
         rig.engines[0].mood = "elsewhere"
         told = await rig.ask()
         assert told.status == 503
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def routed_to(serve: Serve, via: str = "router") -> AsyncIterator[Rig]:
+    """A router whose only instance is a server of bare bytes, behind a door or not."""
+    serving: set[asyncio.Task[None]] = set()
+
+    async def noted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        serving.add(this)
+        with closing(writer), suppress(OSError):
+            await serve(reader, writer)
+
+    async def over() -> None:
+        await asyncio.gather(*serving)
+
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(await asyncio.start_server(noted, "127.0.0.1", 0))
+        stack.push_async_callback(over)
+        place = "{}:{}".format(*server.sockets[0].getsockname())
+        if via == "door":
+            door = await Door.open("127.0.0.1", f"http://{place}")
+            stack.push_async_callback(door.close)
+            place = door.endpoint
+        rig = await stack.enter_async_context(routed(plans=False))
+        rig.door.take(planned(1, e(endpoint=place)))
+        yield rig
+
+
+def failures(rig: Rig) -> int:
+    """In a row, of the only instance."""
+    way = rig.door.routes.way("tiny", "chat")
+    assert way is not None
+    ((_, _, count),) = way.groups[0].standing()
+    return count
+
+
+async def test_a_connection_that_dies_idle_says_nothing_about_its_instance() -> None:
+    """Whoever is between may close it at any time; now and then that is as a request goes out."""
+    answers = iter([OK, b"", OK])
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not reader.at_eof() and (answer := (await reader.read(10_000) and next(answers))):
+            writer.write(answer)
+
+    async with routed_to(serve) as rig:
+        assert [(await rig.ask()).status for _ in range(2)] == [200, 200]
+        assert failures(rig) == 0
+    assert next(answers, None) is None
+
+
+@pytest.mark.parametrize("via", ["router", "door"])
+@pytest.mark.parametrize(
+    "fields",
+    [b"X-A: b\nSet-Cookie: evil=1", b"X-A: b\0", b"Content-Length: 7", b"Content-Length : 2", b": b"],
+)
+async def test_an_instance_that_speaks_no_http_has_failed(fields: bytes, via: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK.replace(b"OK", b"OK\r\n" + fields))
+
+    async with routed_to(serve, via) as rig:
+        told = await rig.ask()
+        assert (told.status, told.json["error"]["type"]) == (502, "service_unavailable")
+        assert "no HTTP" in told.json["error"]["message"]
+        assert failures(rig) > 0
 
 
 async def test_a_clients_own_mistake_is_passed_on() -> None:

@@ -169,7 +169,121 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used_again() -> No
         await differs(upstreams, connection)
 
 
+# --- what is left of an answer ---------------------------------------------------------------------
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("stray", [OK, OK[:20], b"x"], ids=["another answer", "half of one", "a byte"])
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "while idle"])
+@pytest.mark.parametrize("answer", [OK, CHUNKED + b"2\r\nok\r\n0\r\n\r\n"], ids=["length", "chunks"])
+async def test_more_than_an_answer_ends_its_connection(answer: bytes, late: bool, stray: bytes) -> None:
+    """What came too much would be taken for the answer to the next request."""
+    wire = [answer, stray] if late else answer + stray
+    async with Played(wire, OK).serving() as played, Upstreams() as upstreams:
+        connection = await upstreams.ask(played.place, "POST", REQUEST)
+        assert await whole(connection) == b"ok"
+        upstreams.give_back(connection)
+        await asyncio.sleep(0.1 if late else 0.0)
+        assert not connection.reusable
+        assert connection._transport.is_closing()
+        again = await upstreams.ask(played.place, "POST", REQUEST)
+        assert (await whole(again), played.connections) == (b"ok", 2)
+        again.close()
+
+
+async def test_what_nobody_took_of_an_answer_is_not_the_next_ones() -> None:
+    async with Played([CHUNKED, b"1\r\na\r\n0\r\n\r\n"], OK).serving() as played, Upstreams() as upstreams:
+        connection = await upstreams.ask(played.place, "POST", REQUEST)
+        while not connection.reusable:  # noqa: ASYNC110  what is waited for has no event
+            await asyncio.sleep(0.01)
+        upstreams.give_back(connection)
+        again = await upstreams.ask(played.place, "POST", REQUEST)
+        assert again is connection
+        assert await whole(again) == b"ok"
+
+
+async def test_who_was_slow_does_not_hold_up_the_next_answer() -> None:
+    async with Played(CHUNKED + b"1\r\na\r\n0\r\n\r\n", OK).serving() as played, Upstreams() as upstreams:
+        connection = await upstreams.ask(played.place, "POST", REQUEST)
+        await whole(connection)
+        connection.pause()
+        upstreams.give_back(connection)
+        again = await asyncio.wait_for(upstreams.ask(played.place, "POST", REQUEST), HANG_S)
+        assert await whole(again) == b"ok"
+
+
+# --- a connection that was closed as it was asked --------------------------------------------------
+async def used(upstreams: Upstreams, place: upstream.Place, number: int) -> list[Connection]:
+    """So many connections on which one answer has come."""
+    made = [await upstreams.ask(place, "POST", REQUEST) for _ in range(number)]
+    for connection in made:
+        assert await whole(connection) == b"ok"
+    return made
+
+
+async def test_a_request_that_an_idle_connection_took_along_is_sent_once_more_on_a_new_one() -> None:
+    async with Played(OK, OK, None, OK).serving() as played, Upstreams() as upstreams:
+        for connection in await used(upstreams, played.place, 2):
+            upstreams.give_back(connection)
+        again = await asyncio.wait_for(upstreams.ask(played.place, "POST", REQUEST), HANG_S)
+        assert (await whole(again), played.connections) == (b"ok", 3)
+        assert not played.script
+        again.close()
+
+
+@pytest.mark.parametrize("answer", [b"H", b"HTTP/1.1 103 x\r\n\r\n"], ids=["a byte", "an interim answer"])
+async def test_after_any_byte_of_an_answer_a_request_is_not_sent_again(answer: bytes) -> None:
+    script = [OK, answer, None, OK]
+    async with Played(*script).serving() as played, Upstreams() as upstreams:
+        (connection,) = await used(upstreams, played.place, 1)
+        upstreams.give_back(connection)
+        asking = asyncio.ensure_future(upstreams.ask(played.place, "POST", REQUEST))
+        while len(played.script) > 2:  # noqa: ASYNC110  what is waited for has no event
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        connection._transport.write(REQUEST)  # lets the server go on, and hang up
+        with pytest.raises(UpstreamError, match="hung up"):
+            await asyncio.wait_for(asking, HANG_S)
+        assert played.connections == 1
+
+
+async def test_a_request_that_a_new_connection_took_along_is_not_sent_again() -> None:
+    async with Played(None, OK).serving() as played, Upstreams() as upstreams:
+        with pytest.raises(UpstreamError, match="hung up"):
+            await asyncio.wait_for(upstreams.ask(played.place, "POST", REQUEST), HANG_S)
+        assert played.connections == 1
+
+
+async def test_a_request_is_not_sent_a_third_time() -> None:
+    async with Played(OK, None, None, OK).serving() as played, Upstreams() as upstreams:
+        (connection,) = await used(upstreams, played.place, 1)
+        upstreams.give_back(connection)
+        with pytest.raises(UpstreamError):
+            await asyncio.wait_for(upstreams.ask(played.place, "POST", REQUEST), HANG_S)
+        assert played.connections == 2
+
+
+async def test_who_gives_up_waiting_leaves_no_connection_behind() -> None:
+    async with Played(b"", OK).serving() as played, Upstreams() as upstreams:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(upstreams.ask(played.place, "POST", REQUEST), 0.05)
+        await asyncio.sleep(0.05)
+        assert all(task.done() for task in played._serving)
+
+
 # --- what goes wrong -------------------------------------------------------------------------------
+async def test_what_is_said_before_a_request_answers_none() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(OK)
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        connection = await Upstreams().take(server.sockets[0].getsockname()[:2])
+        await asyncio.sleep(0.1)
+        with pytest.raises(UpstreamError, match="asked"):
+            await connection.ask("POST", REQUEST)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -221,3 +335,41 @@ async def test_what_nobody_takes_is_not_read_on_and_on() -> None:
         await asyncio.sleep(0.5)
         assert sum(map(len, connection._ahead)) < 2 * upstream.AHEAD_BYTES + 1_000_000
         assert len(await whole(connection)) == 16_000_000
+
+
+async def test_many_small_parts_that_nobody_takes_cost_no_more_than_large_ones() -> None:
+    """Each is noted once: to count all for each of 60,000 took a minute."""
+    connection = Connection(("", 0))
+    reads = Reads()
+    connection.connection_made(reads)
+    asking = asyncio.ensure_future(connection.ask("POST", REQUEST))
+    await asyncio.sleep(0)
+    connection.data_received(CHUNKED)
+    await asking
+    async with asyncio.timeout(HANG_S):
+        for _ in range(upstream.AHEAD_BYTES + 1):
+            connection.data_received(b"1\r\nx\r\n")
+        assert reads.did == ["pause"]
+        assert len(await connection.more()) == upstream.AHEAD_BYTES + 1
+    connection.data_received(b"1\r\nx\r\n")
+    assert reads.did == ["pause", "resume"]
+
+
+class Reads(asyncio.Transport):
+    """A connection without a network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.did: list[str] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.did.append("pause")
+
+    def resume_reading(self) -> None:
+        self.did.append("resume")

@@ -65,9 +65,14 @@ class Demo:
             self.process.wait(seconds)
             raise AssertionError(self._err.read_text())
 
-    def end(self, number: signal.Signals) -> int:
+    def hear(self, number: signal.Signals) -> None:
+        """Signal it."""
         assert self.process is not None
         self.process.send_signal(number)
+
+    def end(self, number: signal.Signals) -> int:
+        self.hear(number)
+        assert self.process is not None
         return self.process.wait(HANG_S)
 
     def said(self) -> str:

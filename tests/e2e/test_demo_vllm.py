@@ -1,9 +1,10 @@
 """`coral demo --engine vllm`: answers from engines behind guards, and nothing of them stays, however it ends.
 
-On vLLM itself, and on its double, which starts in a second.
+On vLLM itself where that must be there (CORAL_REQUIRE), else on its double, which starts in a second.
 """
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,11 @@ ANSWERS_S = 20.0
 """How long clients are let ask once an instance serves."""
 
 
-@pytest.fixture(params=["double", pytest.param("vllm", marks=pytest.mark.vllm)])
+REAL = pytest.param("vllm", marks=pytest.mark.vllm)
+ENGINES = [REAL if "vllm" in os.environ.get("CORAL_REQUIRE", "") else "double"]
+
+
+@pytest.fixture(params=ENGINES)
 def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
     env = of_the_double(tmp_path) if request.param == "double" else installed()
     made = Demo(tmp_path, "--engine", "vllm", env=env)
@@ -49,9 +54,11 @@ def installed() -> dict[str, str]:
 
 def engines(demo: Demo) -> set[int]:
     """The processes of guards and of what runs under them: `CORAL_RANK` names their rank."""
-    return {
-        process.pid for process in processes.tagged(TAG, lambda tag: tag.startswith(f"{demo.state_dir}/"))
-    }
+
+    def of_a_rank(tag: str) -> bool:  # and not of the reference, which ends with the demo
+        return tag.startswith(f"{demo.state_dir}/") and "/guards/" in tag
+
+    return {process.pid for process in processes.tagged(TAG, of_a_rank)}
 
 
 def others(demo: Demo) -> set[int]:

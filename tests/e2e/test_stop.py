@@ -24,7 +24,7 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
         made.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_told_to_end_it_sums_up_and_leaves_nothing(demo: Demo, number: signal.Signals) -> None:
     demo.start()
     demo.until_it_serves()
@@ -38,13 +38,28 @@ def test_told_to_end_it_sums_up_and_leaves_nothing(demo: Demo, number: signal.Si
     assert not ports & listening().keys()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_told_to_end_while_it_starts_it_leaves_nothing(demo: Demo, number: signal.Signals) -> None:
     demo.start_as_a_script_does()
     demo.until_it_has_its_folder()
     assert demo.end(number) == INTERRUPTED
     assert demo.said().endswith("stopped while starting\n")
     assert "Traceback" not in demo.said()
+    assert members(demo.state_dir) == []
+
+
+def test_with_nohup_it_outlives_its_terminal(demo: Demo) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        demo.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    demo.until_it_has_its_folder()
+    demo.hear(signal.SIGHUP)
+    demo.until_it_serves()
+    demo.hear(signal.SIGHUP)
+    demo.let_run(1.0)
+    assert demo.end(signal.SIGTERM) == 0
     assert members(demo.state_dir) == []
 
 

@@ -6,7 +6,9 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from schemas.codec import describe
+from schemas.policy import CorePolicy
 from schemas.settings import KafkaSettings, load_settings
+from schemas.yamlfile import load_yaml
 
 SASL = {"security_protocol": "SASL_SSL", "sasl_username": "alice", "sasl_password": "wonder"}
 
@@ -27,6 +29,28 @@ def test_sasl_needs_a_name_and_a_password(missing: str) -> None:
 def test_a_file_that_is_not_there_is_named(field: str) -> None:
     line = wrong(security_protocol="SSL", **{field: "/nowhere/x.pem"})
     assert line == f"kafka.{field}: Path does not point to a file (got '/nowhere/x.pem')"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ({"drain_deadline_ms": -1}, "drain_deadline_ms: -1, Input should be greater than or equal to 5000"),
+        ({"drain_deadline_ms": 1e12}, "drain_deadline_ms: 1000000000000, Input should be less than"),
+        ({"patience": 3}, "patience: 3, Extra inputs are not permitted"),
+    ],
+)
+def test_every_command_refuses_a_policy_that_cannot_be(override: dict[str, float], told: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        load_settings(control={"policy": override})
+    assert f"control.policy: {told}" in describe(error.value)
+
+
+def test_an_infinity_in_yaml_is_refused_and_not_taken_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("served: []\nheadroom: .inf\n")
+    with pytest.raises(ValidationError) as error:
+        load_yaml(CorePolicy, path)
+    assert describe(error.value).endswith("headroom: Input should be a finite number (got 'inf')")
 
 
 def test_a_password_shows_in_no_error_and_in_no_repr() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.catalog import PAPER_CATALOG, SHIPPED_CATALOG, CatalogError, draft_catalog, load_catalog
-from schemas.marked import Fault
+from schemas.faults import Fault
 from solver.catalog_check import implausible
 
 WHOLE = """\
@@ -38,12 +38,44 @@ prices:
   - { cloud: c, region: r, market: spot, configuration: 4xG, instance_type: t, usd_per_hour: 2.0, source: s }
 """
 
+BURST = "{{ interval_s: {}, dispersion: 3, requests_per_s: 1 }}"
 MISTAKES = {
     "unknown key": ("source: s }\nconf", "sauce: s }\nconf", "gpus.G.sauce", 3, "unknown key"),
     "unknown section": ("regions:", "regoins:", "regoins", 20, "unknown key"),
     "missing": ("weight_bits: 16, ", "", "models.m.variants.v.weight_bits", 11, "missing"),
     "memory negative": ("memory_gb: 24", "memory_gb: -24", "gpus.G.memory_gb", 2, "greater than 0"),
     "memory not a number": ("memory_gb: 24", "memory_gb: .nan", "gpus.G.memory_gb", 2, "finite number"),
+    "wire in us": ("rtt_ms: 1,", "rtt_ms: 10000,", "regions.r.between_zones.rtt_ms", 22, "given in us?"),
+    "wire per TB": (
+        "usd_per_gb: 0.01",
+        "usd_per_gb: 20",
+        "regions.r.between_zones.usd_per_gb",
+        22,
+        "given per TB?",
+    ),
+    "no percentile at all": (
+        "ttft: [{ percentile: 95, ms: 1200 }]",
+        "ttft: []",
+        "models.m.levels.i.ttft",
+        14,
+        "none, expected at least one",
+    ),
+    "levels apart that are none": (
+        "regions:",
+        "levels: [3]\nregions:",
+        "levels.0",
+        20,
+        "'3', expected a level",
+    ),
+    "levels apart that are no list": (
+        "regions:",
+        "levels: { model: m }\nregions:",
+        "levels",
+        20,
+        "expected a list of levels",
+    ),
+    "two documents": ("regions:", "---\nregions:", "body", 20, "expected a single document"),
+    "memory as text": ("memory_gb: 24", "memory_gb: 24e0", "gpus.G.memory_gb", 2, "1.0e+30 in YAML"),
     "memory in bytes": (
         "memory_gb: 24",
         "memory_gb: 24000000000",
@@ -133,7 +165,96 @@ MISTAKES = {
         25,
         "paper mode only",
     ),
-    "key twice": ("link: pcie, ", "link: pcie, link: pcie, ", "link", 2, "given twice"),
+    "key twice": ("link: pcie, ", "link: pcie, link: pcie, ", "gpus.0.link", 2, "given twice"),
+    "share of memory": (
+        "{ dtype: float16 }",
+        '{ gpu-memory-utilization: "90%" }',
+        "models.m.variants.v.vllm_args",
+        11,
+        "gpu-memory-utilization: '90%', expected a share above 0",
+    ),
+    "no length": (
+        "{ dtype: float16 }",
+        "{ max-num-seqs: many }",
+        "models.m.variants.v.vllm_args",
+        11,
+        "max-num-seqs: 'many', expected a whole number",
+    ),
+    "no argument": (
+        "{ dtype: float16 }",
+        "{ port: many }",
+        "models.m.variants.v.vllm_args",
+        11,
+        "'port' is not allowed; expected one of",
+    ),
+    "bits of all": (
+        "weight_bits: 16",
+        "weight_bits: 16000",
+        "models.m.variants.v.weight_bits",
+        11,
+        "1 to 64",
+    ),
+    "runs nowhere": ("gpus: [G]", "gpus: []", "models.m.variants.v.gpus", 11, "at least one"),
+    "runs twice": ("gpus: [G]", "gpus: [G, G]", "models.m.variants.v.gpus", 11, "each once"),
+    "no checkpoint": (
+        "checkpoint: c",
+        'checkpoint: ""',
+        "models.m.variants.v.checkpoint",
+        11,
+        "expected a repo",
+    ),
+    "a hall of GPUs": ("gpus: 4,", "gpus: 40000,", "configurations.4xG.gpus", 5, "expected 1 to 1024"),
+    "words without end": (
+        "vocab: 100352",
+        "vocab: 100352000000",
+        "models.m.architecture.vocab",
+        9,
+        "expected 1 to 1e+08",
+    ),
+    "no source": ("    source: s\n", '    source: ""\n', "models.m.source", 17, "expected where"),
+    "percentile as a share": (
+        "percentile: 95, ms: 1200",
+        "percentile: 0.95, ms: 1200",
+        "models.m.levels.i.ttft.0.percentile",
+        14,
+        "given as a share?",
+    ),
+    "two promises of one": (
+        "{ percentile: 95, ms: 60 }",
+        "{ percentile: 95, ms: 60 }, { percentile: 50, ms: 40 }",
+        "models.m.levels.i.tpot",
+        15,
+        "one objective for each",
+    ),
+    "mean below its quantiles": (
+        "mean_input_tokens: 30",
+        "mean_input_tokens: 3",
+        "workloads.w.mean_input_tokens",
+        19,
+        "by its own quantiles",
+    ),
+    "mean above its quantiles": (
+        "mean_input_tokens: 30",
+        "mean_input_tokens: 3000",
+        "workloads.w.mean_input_tokens",
+        19,
+        "by its own quantiles",
+    ),
+    "bursts out of order": (
+        "p99: 42 }, source: s }",
+        f"p99: 42 }}, source: s, burstiness: [{BURST.format(60)}, {BURST.format(1)}] }}",
+        "workloads.w.burstiness",
+        19,
+        "shortest first",
+    ),
+    "bursts in ms": (
+        "p99: 42 }, source: s }",
+        "p99: 42 }, source: s, burstiness: [{ interval_s: 60000000, dispersion: 3, requests_per_s: 1 }] }",
+        "workloads.w.burstiness.0.interval_s",
+        19,
+        "given in ms?",
+    ),
+    "levels are no list": ("    levels:\n", "    lvls: 3\n    levels:\n", "models.m.lvls", 12, "unknown key"),
     "no YAML": ("configurations:", "configurations: [", "body", 4, "expected"),
 }
 
@@ -196,9 +317,18 @@ def test_names_given_twice_are_told_in_every_section(written: Callable[[str], Pa
 
 def test_loading_refuses_with_all_that_is_wrong(written: Callable[[str], Path]) -> None:
     path = written(WHOLE.replace("memory_gb: 24", "memory_gb: 0").replace("ms: 60", "ms: -1"))
-    with pytest.raises(CatalogError, match=r"gpus\.G\.memory_gb.*tpot\.0\.ms") as refusal:
+    with pytest.raises(CatalogError, match=r"gpus\.G\.memory_gb.*\n.*tpot\.0\.ms") as refusal:
         load_catalog(path)
-    assert len(refusal.value.faults) >= 2
+    assert len(refusal.value.faults) == 2, "and what follows from them is not told"
+
+
+def test_a_hundred_faults_are_said_and_the_rest_counted(written: Callable[[str], Path]) -> None:
+    price = WHOLE.splitlines()[-1].replace("2.0", "0")
+    path = written(WHOLE + "\n".join([price] * 250))
+    with pytest.raises(CatalogError) as refusal:
+        load_catalog(path)
+    assert len(refusal.value.faults) == 250
+    assert str(refusal.value).splitlines()[100:] == ["and 150 more faults"]
 
 
 def test_folders_are_one_catalog_and_mistakes_name_their_file(tmp_path: Path) -> None:
@@ -248,6 +378,7 @@ levels:
         "gpus: [3]",
         "gpus: [{ name: [a] }]",
         "1: 2",
+        "levels: [{ model: m }]\nmodels: [{ name: m, levels: 3 }]",
         "levels: [{ model: [m] }]\nmodels: [{ name: m, levels: 3 }, { name: [], levels: [{ workload: w }] }]",
         "include: nowhere.yaml",
         "gpus: \x07",

@@ -111,6 +111,20 @@ def test_the_corrected_roofline_gives_the_measured_times(
     assert round_.done / seconds == pytest.approx(CROWD.request_throughput)
 
 
+@pytest.mark.parametrize("phase", ["prefill", "both"])
+def test_the_planner_waits_as_long_for_a_first_token_as_was_measured(
+    catalog: Catalog, corrected: Callable[..., Roofline], phase: Phase
+) -> None:
+    """The way through the server is in what a client measured: what the fit says of it is not added."""
+    right = corrected(compared(catalog, ALONE).correction, phase)
+    work = right.round("A100", 2, np.array([[1.0]]))
+    (wait,) = (w for w in work.waits if w.promise == "TTFT")
+    waited_ms = 1000 * float(np.asarray(right.waited_s(WHOLE, LAYERS, 1, wait)).item())
+    beside_ms = 0.0 if phase == "prefill" else 1000 * float(right.decode_s(WHOLE, LAYERS, 1.0))
+    assert ALONE.ttft_ms is not None
+    assert ALONE.ttft_ms - 1e-6 <= waited_ms <= ALONE.ttft_ms + beside_ms + 1e-6
+
+
 def test_phases_alone_are_exact_too(catalog: Catalog, corrected: Callable[..., Roofline]) -> None:
     decoding = point(phase="decode", max_concurrency=32.0, request_throughput=3.2, tpot_ms=45.0, ttft_ms=None)
     right = corrected(compared(catalog, decoding).correction, "decode")

@@ -151,6 +151,36 @@ def test_the_engines_own_limits_are_named(roofline: Make, nodes: Nodes) -> None:
     assert [bound.limit for bound in found.next_batch.violates] == ["max-num-seqs"]
 
 
+def test_a_limit_binds_where_a_larger_batch_gives_a_quarter_of_its_growth(
+    roofline: Make, nodes: Nodes
+) -> None:
+    """And no earlier: at every limit on sequences, what binds goes by what one batch more would give."""
+    r = replace(roofline("qwen3-32b", "bf16"), phase="decode")
+    r, (node,) = patient(with_gpu(r, memory_gb=1000.0), 100), nodes("2xL40S")
+    long = r.level.workload.model_copy(update={"mean_input_tokens": 8000.0})
+    r = replace(r, level=r.level.model_copy(update={"workload": long}))
+    shares = []
+    for most in BATCHES[10:-1]:
+        limited = r.variant.model_copy(update={"vllm_args": {"max-num-seqs": f"{most * 1.001}"}})
+        found = explain(replace(r, variant=limited), node, 32, tp=2, stages=2)
+        assert found.next_batch is not None
+        shares.append(
+            (found.next_batch.throughput / found.throughput - 1) / (found.next_batch.batch / found.batch - 1)
+        )
+        assert (found.binds == "max-num-seqs") == (shares[-1] >= 0.25), (most, shares[-1], found.binds)
+    assert any(0.2 < share < 0.25 for share in shares)
+    assert any(0.25 < share < 0.3 for share in shares)
+
+
+def test_where_a_variant_says_nothing_vllms_own_default_is_the_most(roofline: Make, nodes: Nodes) -> None:
+    r = with_gpu(patient(replace(roofline("qwen3-32b", "bf16"), phase="decode"), 100), **PLENTY)
+    plain = replace(r, variant=r.variant.model_copy(update={"vllm_args": {}}))
+    found = explain(plain, nodes("2xL40S")[0], 64, tp=2)
+    (sequences,) = [bound for bound in found.bounds if bound.limit == "max-num-seqs"]
+    assert sequences.allowed == 256
+    assert found.batch == pytest.approx(256)
+
+
 def test_without_a_number_of_stages_the_model_is_spread_over_such_nodes(roofline: Make, nodes: Nodes) -> None:
     r, (node,) = roofline("qwen3-32b", "bf16"), nodes("2xL40S")
     found = [explain(r, node, layers) for layers in (64, 63, 32, 31, 12)]

@@ -146,6 +146,27 @@ def test_the_curve_lies_on_or_above_what_it_is_drawn_through() -> None:
     assert line.at(1e6) == line.factor[-1]
 
 
+ODD = tuple(
+    Burstiness(interval_s=seconds, dispersion=d, requests_per_s=rate)
+    for seconds, d, rate in ((0.12, 1.2, 0.067), (1.43, 17.5, 4.57), (133.0, 28.3, 259.0))
+)
+"""Intervals recorded at rates far apart: V falls steeply from one to the next."""
+
+
+def test_the_curve_never_rises_where_the_formula_does() -> None:
+    here = level(burstiness=ODD)
+    exact = [headroom(here, "prefill", rate, uncapped).factor for rate in RATES]
+    assert max(np.diff(exact)) > 1, "which is why the curve is what is planned by"
+    assert max(np.diff(curve(here, "prefill", uncapped))) <= 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rate", [1e-6, 1e3, 1e6, 1e9])
+def test_rates_out_of_the_common_have_a_factor_too(rate: float) -> None:
+    for here in (level(), level(burstiness=bursts(0.5)), level(burstiness=ODD)):
+        assert 1 <= headroom(here, "both", rate).factor <= Assumptions().at_most
+
+
 # ----------------------------------------------------------------------------------- next to simulated queues
 def agrees(found: float, simulated: Needed, slack: float) -> bool:
     """Within what a whole number of slots resolves, and some per cent."""

@@ -13,6 +13,7 @@ from schemas.performance import (
     Collective,
     Efficiency,
     Evidence,
+    FirstToken,
     Link,
     Overhead,
     Roof,
@@ -46,6 +47,7 @@ EFFICIENCY = Efficiency(
     all_reduce=(Collective(gpus=2, share=0.5, latency_s=1e-5, evidence=SAID),),
     network=Link(share=0.5, latency_s=1e-4, evidence=SAID),
     overhead=Overhead(step_s=1e-3, sequence_s=1e-5, evidence=SAID),
+    first_token=FirstToken(server_s=1e-2, own=1.5, evidence=SAID),
 )
 KERNELS = Kernels(GPU, EFFICIENCY)
 SHAPE = Shape(

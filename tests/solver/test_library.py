@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from schemas.catalog import Catalog
-from schemas.performance import load_efficiencies
+from schemas.performance import Efficiencies, load_efficiencies
 from solver.building import build_library, inputs_of, taken_over
 from solver.figures import Figures, FiguresError
 from solver.library import Inputs, Library, LibraryError
 from solver.library_file import load_library, save_library
+from solver.points import Point, Profile
 from solver.setups import Scope, SetupError, configuration_of
 from solver.worth import Prices, best, per_usd
 
@@ -131,6 +132,54 @@ def test_more_of_anything_that_counts_takes_nothing_over(
     same = build_library(figures, scope(catalog), older=library, cores=1)
     assert len(taken_over(same, library)) == len(library.header.parts)
     assert same.digest == library.digest
+
+
+def test_a_gpus_new_efficiency_builds_all_that_combine_it_anew(
+    catalog: Catalog, figures: Figures, library: Library
+) -> None:
+    def slower(kind: str) -> Figures:
+        told = figures.efficiencies.gpus
+        first = told[0].first_token.model_copy(update={"own": 2.0})
+        rest = [e.model_copy(update={"first_token": first}) if e.gpu == kind else e for e in told]
+        return figures._replace(efficiencies=Efficiencies(gpus=tuple(rest)))
+
+    assert taken_over(build_library(slower("L4"), scope(catalog), older=library, cores=1), library) == []
+    other = build_library(slower("T4"), scope(catalog), older=library, cores=1)
+    assert len(taken_over(other, library)) == len(library.header.parts)
+
+
+def test_a_measured_point_builds_its_model_anew(catalog: Catalog, figures: Figures, library: Library) -> None:
+    load = {"input_tokens": 1000.0, "output_tokens": 200.0, "max_concurrency": 1.0, "request_rate": None}
+    point = Point.model_validate(
+        {"model": "qwen3-32b", "variant": "bf16", "gpu": "L40S", "tp": 4, "pp": 1, "engine": "vllm-0.32.0"}
+        | {"phase": "both", "source": "made up", "date": "2026-11-29", "request_throughput": 0.1}
+        | {"ttft_ms": 400.0, "tpot_ms": 40.0, **load}
+    )
+    measured = figures._replace(profile=Profile(points=(point,)))
+    new = build_library(measured, scope(catalog), older=library, cores=1)
+    assert [key.model for key in taken_over(new, library)] == ["gpt-oss-20b"]
+
+
+def test_a_save_that_fails_leaves_what_was_there(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.templates"
+    save_library(library, path)
+    before = path.read_bytes()
+
+    def full(_: object) -> bytes:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("solver.library_file._npy", full)
+    with pytest.raises(OSError, match="No space"):
+        save_library(library, path)
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
+
+
+def test_the_digest_is_also_of_what_is_said_beside_the_arrays(library: Library) -> None:
+    first, *others = library.header.parts
+    said = library.header.model_copy(update={"parts": (first.model_copy(update={"valid": 0}), *others)})
+    assert replace(library, header=said).digest != library.digest
 
 
 def _slower(catalog: Catalog, name: str) -> Catalog:

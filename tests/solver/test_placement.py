@@ -1,6 +1,7 @@
 """Placements as templates, and the reasons for having none; that none is better is in test_exactness."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -48,9 +49,20 @@ def test_a_template_covers_the_model_and_every_device(roofline: Make, nodes: Nod
     for stage in t.stages:
         memory = {"1xL40S": 48, "1xH100": 80}[t.nodes[stage.ranks[0].node]]
         assert 0 < stage.ranks[0].memory_gb <= memory
-    assert placement.rating.engine == "roofline-2"
+    assert placement.rating.engine == "roofline-3"
     assert list(t.latency.step_ms) == sorted(t.latency.step_ms)
     assert 60 < t.latency.startup_s < 60 + r.shape.total_bytes / 1e9
+
+
+def test_a_template_says_which_weights_and_whether_they_are_checked(roofline: Make, nodes: Nodes) -> None:
+    r = roofline("gpt-oss-20b", "mxfp4")
+    plain = place(r, nodes("1xL4"))
+    said = r.variant.model_copy(update={"revision": "a" * 64, "unverified": "allow"})
+    pinned = place(replace(r, variant=said), nodes("1xL4"))
+    assert isinstance(plain, Placement)
+    assert isinstance(pinned, Placement)
+    assert (pinned.template.revision, pinned.template.unverified) == ("a" * 64, "allow")
+    assert pinned.template.id != plain.template.id
 
 
 def test_stages_of_a_node_are_consecutive_with_disjoint_devices(roofline: Make, nodes: Nodes) -> None:

@@ -65,7 +65,7 @@ def problem(catalog: Catalog, **changed: object) -> Problem:
 
 # --- what is read ----------------------------------------------------------------------------------
 def test_a_row_becomes_a_point(catalog: Catalog) -> None:
-    (point,) = read(text(), "mine.csv", catalog).points
+    (point,) = read(text(), "mine.csv", catalog)
     assert (point.model, point.variant, point.gpu, point.tp, point.pp) == ("qwen3-32b", "bf16", "A100", 2, 1)
     assert (point.input_tokens, point.output_tokens) == (1024, 200)
     assert (point.max_concurrency, point.request_rate) == (4, None)
@@ -78,7 +78,8 @@ def test_a_row_becomes_a_point(catalog: Catalog) -> None:
 def test_other_columns_blank_lines_a_mark_and_odd_spellings_do_not_matter(catalog: Catalog) -> None:
     plain = read(text(), "mine.csv", catalog)
     header, line = text().decode().splitlines()
-    assert read(f"\ufeff{header},p99_ttft_ms\r\n\r\n{line},\r\n".encode(), "m", catalog) == plain
+    odd = read(f"\ufeff{header},p99_ttft_ms\r\n\r\n{line},\r\n".encode(), "m", catalog)
+    assert (list(odd), list(odd.values())) == (list(plain), [3])
     assert read(text(row(tp="2.0", max_concurrency="4.0", date=" 2026-11-29 ")), "m", catalog) == plain
 
 
@@ -87,13 +88,13 @@ def test_a_phase_lacks_what_it_does_not_do(catalog: Catalog) -> None:
     prefill = row(phase="prefill", mean_ttft_ms=1200.0, mean_tpot_ms=None, total_output_tokens=200)
     prefill |= {"duration": 64.0, "request_throughput": 200 / 64}
     decode = row(phase="decode", mean_ttft_ms=None)
-    one, other = read(text(prefill, decode), "mine.csv", catalog).points
+    one, other = read(text(prefill, decode), "mine.csv", catalog)
     assert (one.ttft_ms, one.tpot_ms) == (1200, None)
     assert (other.ttft_ms, other.tpot_ms) == (None, 29)
 
 
 def test_an_open_loop_has_a_rate(catalog: Catalog) -> None:
-    (point,) = read(text(row(request_rate=0.7, max_concurrency=None)), "mine.csv", catalog).points
+    (point,) = read(text(row(request_rate=0.7, max_concurrency=None)), "mine.csv", catalog)
     assert (point.max_concurrency, point.request_rate) == (None, 0.7)
 
 
@@ -102,7 +103,7 @@ def test_the_document_names_every_column_and_its_example_is_read(catalog: Catalo
     named = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
     assert [name for name in named if name in COLUMNS] == list(COLUMNS)
     (example,) = re.findall(r"```csv\n(.*?)```", page, flags=re.DOTALL)
-    assert len(read(example.encode(), "docs/profiles.md", catalog).points) >= 2
+    assert len(read(example.encode(), "docs/profiles.md", catalog)) >= 2
 
 
 # --- what is refused -------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ def loads(draw: st.DrawFn) -> dict[str, object]:
 def test_units_survive_the_way_to_the_file_and_back_and_wrong_ones_never_do(
     measured: dict[str, float], field: str, factor: float
 ) -> None:
-    (point,) = read(text(dict(measured)), "mine.csv", SHIPPED).points
+    (point,) = read(text(dict(measured)), "mine.csv", SHIPPED)
     assert point.ttft_ms == pytest.approx(measured["mean_ttft_ms"], rel=1e-6)
     assert point.tpot_ms == pytest.approx(measured["mean_tpot_ms"], rel=1e-6)
     assert point.request_throughput == pytest.approx(measured["request_throughput"], rel=1e-6)
@@ -214,18 +215,45 @@ def test_units_survive_the_way_to_the_file_and_back_and_wrong_ones_never_do(
     assert only.field == field
 
 
-def test_both_times_in_seconds_are_found_on_a_model_too_small_for_the_hardware_to_tell(
-    catalog: Catalog,
-) -> None:
-    """Little's law: requests in flight are throughput x time, whatever the model."""
+def toy(catalog: Catalog) -> Catalog:
+    """A catalog with a model too small for the hardware to tell."""
     model = catalog.models[0]
     small = model.architecture.model_copy(update={"layers": 1, "full_attention_layers": 1, "hidden": 64})
-    toy = catalog.model_copy(update={"models": (model.model_copy(update={"architecture": small}),)})
-    given = row(model=model.name, gpu="L4", tp=1, mean_ttft_ms=0.4, mean_tpot_ms=0.029)
-    (only,) = problems(text(given), toy)
+    return catalog.model_copy(update={"models": (model.model_copy(update={"architecture": small}),)})
+
+
+def test_both_times_in_seconds_are_found_whatever_the_model(catalog: Catalog) -> None:
+    """Little's law: requests in flight are throughput x time."""
+    given = row(model=catalog.models[0].name, gpu="L4", tp=1, mean_ttft_ms=0.4, mean_tpot_ms=0.029)
+    (only,) = problems(text(given), toy(catalog))
     assert only.field == "mean_tpot_ms"
     assert "requests in flight" in only.value
     assert only.expected.endswith("are both times in milliseconds?")
+
+
+def test_ttft_alone_in_seconds_is_found_whatever_the_model(catalog: Catalog) -> None:
+    """A first token takes no less than a step."""
+    given = row(model=catalog.models[0].name, gpu="L4", tp=1, mean_ttft_ms=0.4)
+    assert len(read(text({**given, "mean_ttft_ms": 6.0}), "mine.csv", toy(catalog))) == 1
+    (only,) = problems(text(given), toy(catalog))
+    expected = "at least a 5th of TPOT, 5.8: a first token takes a step too; is it in seconds?"
+    assert only == (2, "mean_ttft_ms", "0.4", expected)
+
+
+def test_a_hundred_faults_are_enough_and_the_rest_is_counted(catalog: Catalog) -> None:
+    bad = text(*[row(gpu="A1000", tp=0)] * 250, GOOD).replace(b"mean_tpot_ms", b"tpot")
+    with pytest.raises(TableError) as refused:
+        read(bad, "mine.csv", catalog)
+    assert len(refused.value.problems) == 1 + 100, "those of the missing column in every line do not count"
+    last = str(refused.value).splitlines()[-1]
+    assert last == "mine.csv: 101 faults so far; 201 more lines were not looked at"
+
+
+def test_a_log_of_requests_is_refused_at_once(catalog: Catalog) -> None:
+    header, line = text().splitlines()
+    (only,) = problems(b"\n".join([header, *[line] * 10_001]), catalog)
+    assert (only.line, only.field, only.value) == (10_002, "row", "10001 points")
+    assert "one a load, not one a request" in only.expected
 
 
 def test_a_load_may_be_given_once(catalog: Catalog) -> None:
@@ -288,6 +316,6 @@ def test_no_bytes_do_worse_than_be_refused(data: bytes) -> None:
 def test_a_point_that_lacks_what_makes_it_one_is_refused(
     catalog: Catalog, lacking: tuple[str, ...], said: str
 ) -> None:
-    (point,) = read(text(), "mine.csv", catalog).points
+    (point,) = read(text(), "mine.csv", catalog)
     with pytest.raises(ValueError, match=said):
         Point.model_validate({**point.model_dump(), **dict.fromkeys(lacking)})

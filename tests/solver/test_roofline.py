@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from schemas.catalog import Objective, Phase
-from schemas.performance import Efficiencies
+from schemas.performance import Efficiencies, Evidence, FirstToken
 from solver.kernels import Values
 from solver.profiles import Curve, Curves
 from solver.roofline import BATCHES, Roofline, Slot, objective_s
@@ -85,15 +85,44 @@ def test_both_objectives_hold_wherever_the_table_is_positive(roofline: Make) -> 
         assert share <= 1
         assert rate == pytest.approx(batch / 211 / mean)
         assert mean - (mean - decode) / batch <= 0.100  # its own prompt is over before its first token
-        assert max(1.0, 1155 / chunk) * mixed <= 1.600
+        first = r.efficiencies.of("L40S").first_token
+        assert first.server_s + first.own * max(1.0, 1155 / chunk) * mixed <= 1.600
+
+
+@pytest.mark.parametrize("phase", ["prefill", "both"])
+def test_a_first_token_comes_through_the_server_once_and_through_every_stage(
+    roofline: Make, phase: Phase
+) -> None:
+    r = replace(roofline("qwen3-32b", "bf16"), phase=phase)
+    first = FirstToken(server_s=0.030, own=1.25, evidence=Evidence(assumed="made up"))
+    known = r.efficiencies.of("L40S").model_copy(update={"first_token": first})
+    r = replace(r, efficiencies=Efficiencies(gpus=(known,)))
+    slot, layers, batch = Slot("L40S", 4, True, True, 1.0), r.layer_counts, np.array([[4.0]])
+    work = r.round("L40S", 4, batch)
+    (wait,) = (wait for wait in work.waits if wait.promise == "TTFT")
+    over = [one(r.waited_s(slot, 16.0, stages, wait)) for stages in (1, 2, 3)]
+    assert np.diff(over) == pytest.approx(over[0] - 0.030)
+    plain = known.model_copy(update={"first_token": first.model_copy(update={"server_s": 0.0, "own": 1.0})})
+    bare = replace(r, efficiencies=Efficiencies(gpus=(plain,)))
+    (steps,) = (wait for wait in bare.round("L40S", 4, batch).waits if wait.promise == "TTFT")
+    assert over[0] == pytest.approx(0.030 + 1.25 * one(bare.waited_s(slot, 16.0, 1, steps)))
+    _, deepest = r.pace(slot, layers, replace(work, waits=(wait,)))
+    assert deepest[0, 15] == pytest.approx((wait.budget_s - 0.030) / (over[0] - 0.030))
+
+
+def test_a_promise_shorter_than_the_way_through_the_server_is_never_kept(roofline: Make) -> None:
+    r = roofline("qwen3-32b", "bf16")
+    server_ms = 1000 * r.efficiencies.of("H100").first_token.server_s
+    assert server_ms > 0
+    hasty = r.level.model_copy(update={"ttft": (Objective(percentile=95, ms=0.9 * server_ms),)})
+    assert r.table(WHOLE_H100, 1).any()
+    assert not replace(r, level=hasty).table(WHOLE_H100, 1).any()
 
 
 def test_ends_of_the_chain_do_what_is_theirs(roofline: Make) -> None:
     r = roofline("qwen3-32b", "bf16")
     step = r.decode_step("L40S", 2, 16.0)
-    first, middle, last = (
-        one(r.once(Slot("L40S", 2, at == 0, at == 2, 1.0), step).total_s) for at in range(3)
-    )
+    first, middle, last = (one(r.once_s(Slot("L40S", 2, at == 0, at == 2, 1.0), step)) for at in range(3))
     assert first == pytest.approx(middle + one(step.embedding.total_s))
     assert last == pytest.approx(one(step.overhead.total_s) + one(step.head.total_s))
     network = r.efficiencies.of("L40S").network

@@ -10,6 +10,7 @@ from solver.setups import (
     SetupError,
     SetupFile,
     configuration_of,
+    open_n_max,
     own_setup,
     paper_setup,
     read_setup,
@@ -93,6 +94,13 @@ def test_a_file_says_all_that_can_be_asked(tmp_path: Path, catalog: Catalog) -> 
     assert read_setup(path)[1] == tmp_path / "models" / "mine.yaml"
     path.write_text("{}\n")
     assert read_setup(path) == (SetupFile(), None)
+
+
+def test_a_file_that_leaves_n_max_open_gets_as_much_as_a_build_can_do(catalog: Catalog) -> None:
+    assert own_setup(catalog, SetupFile(configurations=("1xL4", "1xH100"), slices=False)).scope.n_max == 6
+    every = own_setup(catalog).scope
+    assert (every.n_max, open_n_max(len(every.configurations))) == (4, 4)
+    assert [open_n_max(n) for n in (1, 20, 30, 31, 127)] == [6, 6, 6, 5, 3]
 
 
 def test_what_a_file_cannot_ask_is_named(tmp_path: Path, catalog: Catalog) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from schemas.catalog import Configuration, Phase, Runtime
+from solver.compiled import compiled
 from solver.kept import Kept, ServiceInputs
 from solver.partitions import partitions
 from solver.placement import Refusal, place, throughput_of
@@ -35,8 +36,10 @@ def test_combinations_over_a_limit_are_left_out() -> None:
     assert found.tolist() == [[0, 0], [0, 1], [1, 1]]
 
 
-@pytest.mark.parametrize(("configurations", "n_max"), [(0, 1), (128, 1), (3, 0)])
-def test_no_combinations_at_all_are_refused(configurations: int, n_max: int) -> None:
+@pytest.mark.parametrize(
+    ("configurations", "n_max"), [(0, 1), (128, 1), (3, 0), (52, 7), (127, 100), (1, 10**11)]
+)
+def test_no_combinations_at_all_and_too_many_are_refused(configurations: int, n_max: int) -> None:
     with pytest.raises(ValueError, match="expected"):
         Space(configurations, n_max)
 
@@ -181,3 +184,15 @@ def test_a_node_that_adds_nothing_is_no_part_of_a_template(roofline: Make, nodes
     assert place(r, nodes("1xL4"), "coral") == Refusal("does-not-fit")
     with pytest.raises(ValueError, match="1xL4 would add nothing"):
         place(r, nodes("1xL4", "8xH200"), "coral")
+
+
+def test_loops_are_compiled_where_they_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a read-only disk without a home: numba then refuses to keep what it compiles."""
+
+    def njit(*, cache: bool = False, nogil: bool) -> Callable[[Callable[[int], int]], Callable[[int], int]]:
+        if cache:
+            raise RuntimeError("cannot cache function 'f': no locator available for file '/f.py'")
+        return lambda loop: lambda x: loop(x) + 1000 * nogil
+
+    monkeypatch.setattr("solver.compiled.njit", njit)
+    assert compiled(abs)(-2) == 1002

@@ -51,7 +51,27 @@ def test_every_mistake_has_its_line_and_the_code_is_2(tmp_path: Path) -> None:
 def test_a_catalog_that_is_not_there(command: str) -> None:
     result = coral(command, "nowhere.yaml")
     assert result.exit_code == BAD_INPUT
-    assert "nowhere.yaml" in result.stderr
+    assert result.stderr == (
+        "coral: PATH: nowhere.yaml: No such file or directory, expected a file or folder that can be read\n"
+    )
+
+
+def test_what_is_shown_must_be_valid_and_each_fault_is_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("gpus:\n  - { name: G }\nconfigurations: []\nmodels: [{ name: m }]\n")
+    result = coral("show", str(path))
+    assert result.exit_code == BAD_INPUT
+    first, *rest = result.stderr.splitlines()
+    assert first.startswith(f"coral: {path}:2: gpus.G.bandwidth_gb_s: missing")
+    assert len(rest) > 5
+    assert all(line.startswith(f"{path}:") for line in rest)
+
+
+def test_a_file_that_cannot_be_read_is_not_told_to_lack_what_it_may_have(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("gpus: [\n")
+    faults = coral("validate", str(path)).stderr.splitlines()
+    assert len(faults) == 2, "the one, and how many"
 
 
 def test_all_of_it_in_short() -> None:

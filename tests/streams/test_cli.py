@@ -55,9 +55,9 @@ def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
     [
         (b"- 1\n", "'[1]', expected `name: value` lines"),
         (b"just words\n", "'just words', expected `name: value` lines"),
-        (b"1: 2\n", "expected `name: value` lines"),
-        (b"fleet: a\nkafka: [1\n", "line 3: expected ',' or ']'"),
-        (b"fleet: a\0\n", "special characters are not allowed"),
+        (b"1: 2\n", "1: a int, expected a word for a key"),
+        (b"fleet: a\nkafka: [1\n", "expected ',' or ']'"),
+        (b"fleet: a\0\n", "characters are not allowed"),
         (b"fleet: \xff\n", "byte 7 is not UTF-8"),
     ],
 )
@@ -179,7 +179,7 @@ def test_an_export_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyP
 # --- files and names ---------------------------------------------------------------------------------
 def test_a_file_of_input_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streams.commands.shared.need_topics", lambda _: None)
-    assert "/etc/passwd: " in refused("provision", "--static", "/etc/passwd")
+    assert "/etc/passwd:1: body: " in refused("provision", "--static", "/etc/passwd")
 
 
 def test_a_drain_of_a_fleet_without_nodes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,21 @@ def test_a_class_has_a_drain_deadline_of_its_own() -> None:
     assert len(world.plans[-1].claims) == 1
 
 
+def test_another_deadline_is_for_what_starts_from_now_on() -> None:
+    """Nodes know the one of the plan they started by; both must go by the same."""
+    world = World(policy(scale_down_after_ms=10_000))
+    world.offer(EAST, 1.0, 4)
+    world.demand(2.0, windows=2)
+    world.given = policy(scale_down_after_ms=10_000, drain_deadline_ms=60_000)
+    world.lead("b")
+    world.drain_ms = 10**9
+    world.demand(1.0, windows=20)
+    assert {i.drain_deadline_ms for p in world.plans for i in p.instances} == {600_000}
+    assert not any(name.startswith("InstanceStuck") for name in world.alerts)
+    world.demand(3.0, windows=2)
+    assert {i.drain_deadline_ms for i in world.plans[-1].instances} == {600_000, 60_000}
+
+
 def test_steps_that_come_together_go_out_together() -> None:
     world = World(policy())
     world.offer(EAST, 1.0, 40)

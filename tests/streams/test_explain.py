@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -86,7 +87,12 @@ def test_options_choose_variant_class_stages_place_degree_and_files() -> None:
         (("--layers", "65"), "layers: 65, expected 1 to 64"),
         (("--stages", "1"), "stages: 1, expected 2 to 53"),
         (("--tp", "3"), "tp: 3, expected one of 1, 2"),
-        (("--catalog", "nowhere.yaml"), "nowhere.yaml"),
+        (("--catalog", "nowhere.yaml"), "--catalog: nowhere.yaml: No such file or directory, expected "),
+        (
+            ("--efficiencies", "nowhere.yaml"),
+            "--efficiencies: nowhere.yaml: No such file or directory, expected ",
+        ),
+        (("--efficiencies", "/"), "--efficiencies: /: Is a directory, expected "),
         (
             ("--efficiencies", str(DATA / "vllm" / "efficiencies.yaml")),
             "no GPU 'L40S', expected one of PRETENDED",
@@ -106,3 +112,32 @@ def test_it_goes_by_the_settings() -> None:
     shipped = load_settings()
     files = ("--catalog", str(shipped.catalog), "--efficiencies", str(shipped.efficiencies))
     assert explain(*ASKED, "--json").stdout == explain(*ASKED, *files, "--json").stdout
+
+
+def test_a_catalog_may_be_named() -> None:
+    assert explain(*ASKED, "--catalog", "shipped").stdout == explain(*ASKED).stdout
+    assert explain(*ASKED, "--catalog", "paper").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("CATALOG", "/no"), ("EFFICIENCIES", "/no"), ("PROFILES", '["/no"]')]
+)
+def test_a_setting_whose_file_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: str
+) -> None:
+    monkeypatch.setenv(f"CORAL_{name}", given)
+    result = explain(*ASKED)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"coral: {name.lower()}: /no: No such file or directory, expected ")
+
+
+def test_files_that_hurt_are_refused_at_once(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.yaml"
+    rows = ["a: &a [x, x]"] + [
+        f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    bomb.write_text("\n".join(rows))
+    for option in ("--efficiencies", "--catalog"):
+        result = explain(*ASKED, option, str(bomb))
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"coral: {bomb}:7: body: aliases add")

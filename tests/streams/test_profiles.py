@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import json
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -15,12 +16,14 @@ from typer.testing import CliRunner, Result
 
 from agents.simulated_door import Door
 from schemas.catalog import Catalog, load_catalog
+from schemas.faults import FileError
 from schemas.performance import load_efficiencies
 from schemas.problems import LatencyTable
 from schemas.settings import load_settings
 from solver.building import build_library
 from solver.correction import correction_of
 from solver.figures import Figures
+from solver.profile_csv import write
 from solver.profiles import Point, Profile, load_profile
 from solver.roofline import Roofline, Slot
 from solver.setups import Scope
@@ -134,9 +137,10 @@ def _the_library_follows(catalog: Catalog, profile: Profile) -> None:
     )
     assert (plain.inputs.profile, measured.inputs.profile) == (None, profile.digest)
     assert plain.digest != measured.digest
-    # The simulated engine is slower than an H100, and so is the node that is planned with now.
-    (fast,), (slow,) = plain.candidates, measured.candidates
-    assert slow.throughput < fast.throughput
+    # The simulated engine is slower than an H100, and so is the node that is planned with now; measured on a
+    # busy machine it may even be too slow for its promise, and then there is no template.
+    fast, slow = (sum(c.throughput for c in each.candidates) for each in (plain, measured))
+    assert slow < fast
 
 
 async def test_a_stop_keeps_what_was_measured(url: str, tmp_path: Path) -> None:
@@ -250,6 +254,15 @@ def test_a_profile_has_a_name_that_says_what_it_is(tmp_path: Path) -> None:
     assert "expected a name that ends in .yaml or .json" in told.stderr
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text()
+    file.write_text(page.partition("```csv\n")[2].partition("```")[0])
+    told = coral("import", str(file), "--out", str(file / "p.yaml"))
+    assert told.exit_code == BAD_INPUT
+    assert told.stderr.startswith(f"coral: --out: {file}: ")
+
+
 # --- settings --------------------------------------------------------------------------------------
 POINT = Point(
     model="gpt-oss-20b",
@@ -275,11 +288,18 @@ POINT = Point(
     ("changed", "said"),
     [
         ({"gpu": "T1000"}, "points.0.gpu: 'T1000', expected one of "),
-        ({"model": "gpt-9"}, "points.0: gpt-9/mxfp4 is not in the catalog, expected one of "),
+        ({"tp": 3}, "points.0.tp: 3, expected a degree that divides the heads of gpt-oss-20b"),
+        ({"pp": 25}, "points.0.pp: 25, expected at most the 24 layers of gpt-oss-20b"),
+        ({"ttft_ms": 0.03}, "points.0.ttft_ms: 0.03, expected .* is it in seconds"),
+        ({"tpot_ms": 0.01}, "points.0.tpot_ms: 0.01, expected .* is it in seconds"),
+        ({"tpot_ms": 10_000.0}, "points.0.tpot_ms: 10000, expected .* is it in microseconds"),
+        ({"ttft_ms": 1.0}, "points.0.ttft_ms: 1, expected at least a 5th of TPOT, 2"),
+        ({"request_throughput": 0.1}, "points.0.tpot_ms: 0.014 requests in flight by throughput x time"),
+        ({"model": "gpt-9"}, "points.0.model: gpt-9/mxfp4 is not in the catalog, expected one of "),
     ],
 )
-def test_a_profile_of_another_catalog_is_refused(
-    catalog: Catalog, tmp_path: Path, changed: dict[str, str], said: str
+def test_a_profile_that_cannot_be_is_refused_when_it_is_read_too(
+    catalog: Catalog, tmp_path: Path, changed: dict[str, object], said: str
 ) -> None:
     file = tmp_path / "p.json"
     file.write_text(Profile(points=(POINT.model_copy(update=changed),)).model_dump_json())
@@ -294,6 +314,51 @@ def test_two_profiles_may_not_have_a_point_in_common(catalog: Catalog, tmp_path:
         file.write_text(Profile(points=(POINT,)).model_dump_json())
     with pytest.raises(ValueError, match="given twice"):
         load_profile(files, catalog)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("points: []\n", ":1: points: none, expected at least one"),
+        ("points:\n- gpu: A100\n", ":2: points.0.model: missing"),
+        ("points:\n- &a [*a]\n", ":2: body: an alias within what it stands for"),
+        ("pionts: []\n", ":1: pionts: unknown key, expected one of points"),
+        ("", ":1: body: empty, expected"),
+        ("points: {\n", "body: "),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused_with_line_and_field(
+    catalog: Catalog, tmp_path: Path, written: str, said: str
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(written)
+    with pytest.raises(FileError, match=str(file)) as refused:
+        load_profile([file], catalog)
+    assert said in str(refused.value)
+
+
+def test_a_load_may_be_in_a_profile_once(catalog: Catalog, tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    again = POINT.model_copy(update={"date": "2026-11-30"}).model_dump()
+    file.write_text(json.dumps({"points": [POINT.model_dump(), again]}))
+    with pytest.raises(FileError, match=r"points\.1: given twice, expected each load once"):
+        load_profile([file], catalog)
+
+
+def test_a_time_that_no_factor_reaches_is_not_imported(tmp_path: Path) -> None:
+    """A prefill as small as this is overhead alone; a part of that is no measurement of it."""
+    row = {"model": "qwen3-0.6b", "variant": "bf16", "gpu": "H100", "tp": 1, "pp": 1, "engine": "e"}
+    row |= {"phase": "both", "source": "made up", "date": "2026-11-29", "duration": 100.0, "failed": 0}
+    row |= {"completed": 500, "request_rate": "inf", "max_concurrency": 1, "request_throughput": 5.0}
+    row |= {"total_input_tokens": 500 * 100, "total_output_tokens": 500 * 100}
+    file = tmp_path / "mine.csv"
+    file.write_text(write([{**row, "mean_ttft_ms": 0.2, "mean_tpot_ms": 0.6}]))
+    told = coral("import", str(file))
+    assert told.exit_code == BAD_INPUT
+    (line,) = told.stderr.splitlines()
+    assert line.startswith(f"coral: {file}:2: mean_ttft_ms: 0.2, expected more than ")
+    assert line.endswith("which its fixed parts are modelled to take; is it in seconds?")
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_settings_name_profiles(tmp_path: Path) -> None:

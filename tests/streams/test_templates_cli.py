@@ -86,9 +86,18 @@ def test_a_build_says_what_it_took_and_what_it_made(folder: Path) -> None:
 def test_what_has_not_changed_is_taken_over(folder: Path) -> None:
     again = json.loads(build(folder, "coral.templates", "--json").stdout)
     assert sorted(key.split("/")[0] for key in again["taken_over"]) == ["gpt-oss-20b", "qwen3-32b"]
-    (folder / "junk.templates").write_text("no library")
-    anew = json.loads(build(folder, "junk.templates", "--json").stdout)
+    anew = json.loads(build(folder, "coral.templates", "--json", "--fresh").stdout)
     assert (anew["taken_over"], anew["digest"]) == ([], again["digest"])
+
+
+def test_a_file_that_is_no_library_is_not_overwritten(folder: Path) -> None:
+    dear = folder / "dear.yaml"
+    dear.write_text("no library")
+    result = build(folder, "dear.yaml")
+    assert result.exit_code == BAD_INPUT
+    assert result.stderr.startswith("coral: --out: dear.yaml: not a library file")
+    assert dear.read_text() == "no library"
+    assert build(folder, "dear.yaml", "--fresh").exit_code == 0
 
 
 def test_the_best_have_ids_and_prices_of_the_regions_asked_for(folder: Path) -> None:
@@ -138,11 +147,21 @@ def test_the_controllers_library_is_looked_in_by_default(folder: Path) -> None:
     libraries = Path(".coral/libraries")
     libraries.mkdir(parents=True)
     (libraries / "one.templates").write_bytes((folder / "coral.templates").read_bytes())
-    assert "abc: in none of " in refused("explain", "template", "abc")
+    file = str(folder / "coral.templates")
+    best = told("templates", "best", file, "--service", PREFILL)["best"][PREFILL][0]["id"]
+    assert json.loads(coral("explain", "template", best, "--json").stdout)["id"] == best
+    (libraries / "one.templates").write_bytes(b"cut short")
+    said = refused("explain", "template", "abc")
+    assert "up to date (0 looked through); one.templates: not a library file" in said
+    assert (
+        "abc: no template's id, expected one in a library that is up to date (1 looked through)"
+        in refused("explain", "template", "abc", "--library", file)
+    )
 
 
 def test_a_library_of_another_catalog_is_refused_by_name(folder: Path) -> None:
     said = refused("templates", "best", str(folder / "coral.templates"), "--catalog", str(SHIPPED_CATALOG))
+    assert said == refused("templates", "best", str(folder / "coral.templates"), "--catalog", "shipped")
     digest = load_catalog(PAPER_CATALOG).model_copy(update={"prices": ()}).digest
     assert f"coral.templates: built from another catalog: {digest}, expected " in said
 
@@ -182,11 +201,18 @@ def test_a_model_that_fits_nowhere_leaves_the_rest(folder: Path) -> None:
         (("--setup", "core", "--rho", "inf"), "--rho: inf, expected a finite number"),
         (("--setup", "core", "--cores", "0"), "--cores: 0, expected at least 1"),
         (("--setup", "core", "--catalog", "nowhere.yaml"), "nowhere.yaml"),
+        (("--n-max", "7"), "n_max: 7 of 52 configurations make "),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_one_line(options: tuple[str, ...], said: str) -> None:
     assert said in refused("templates", "build", "-o", "x", *options)
     assert not Path("x").exists()
+
+
+def test_a_file_that_cannot_be_written_is_named(folder: Path) -> None:
+    result = build(folder, "nowhere/library")
+    assert result.exit_code == BAD_INPUT
+    assert result.stderr.startswith("coral: --out: ")
 
 
 def test_a_set_ups_mistake_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agents.vllm import Launch, VllmNode, launch
-from schemas.catalog import VLLM_ARGUMENTS, Phase
+from schemas.catalog import Phase
+from schemas.vllm_arguments import ARGUMENTS
 from tests.agents.shapes import Place, specs
 
 pytestmark = [pytest.mark.vllm]
@@ -78,7 +79,7 @@ def wrong(cpu: VllmNode, made: list[dict[str, Any]]) -> list[str | None]:
 
 
 def test_vllm_takes_every_command_line(cpu_node: VllmNode, tiny_weights: Path) -> None:
-    assert VALUES.keys() == VLLM_ARGUMENTS, "a value for each argument of the catalog's allow-list"
+    assert VALUES.keys() == ARGUMENTS.keys(), "a value for each argument of the catalog's allow-list"
     made = dict(launches(cpu_node, tiny_weights))
     good = [launch.model_dump(mode="json") for launch in made.values()]
     # The check can fail: what is no option, and a node rank that cannot be.
