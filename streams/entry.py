@@ -7,7 +7,7 @@ imported ends without a traceback.
 import gc
 import sys
 
-INTERRUPTED = 130
+from streams.interrupts import INTERRUPTED, forget
 
 
 def run() -> None:
@@ -20,6 +20,7 @@ def run() -> None:
         gc.enable()
         app()
     except KeyboardInterrupt:
+        forget()
         sys.exit(INTERRUPTED)
 
 

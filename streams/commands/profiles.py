@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streams.commands import shared
+from streams.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from schemas.catalog import Catalog
@@ -22,8 +23,6 @@ profile_app = typer.Typer(no_args_is_help=True, help="Measured performance, whic
 app.add_typer(profile_app, name="profile", rich_help_panel=PANEL)
 
 WRITABLE = "a place for a file that can be written"
-INTERRUPTED = 130
-"""As shells have it for Ctrl-C."""
 UNUSABLE = 1
 """Something was measured, and nothing can be made of it."""
 

@@ -36,9 +36,10 @@ from streams.demo.parts import (
 )
 from streams.demo.script import Script
 from streams.demo.view import View
+from streams.interrupts import INTERRUPTED, forget
 from streams.story import Story
 
-FAILED, NO_BROKER, INTERRUPTED = 1, 2, 130
+FAILED, NO_BROKER = 1, 2
 
 
 def run_demo(given: Settings, script: Script, *, seconds: float | None, as_json: bool) -> int:
@@ -75,6 +76,7 @@ def run_demo(given: Settings, script: Script, *, seconds: float | None, as_json:
         say(f"coral: {error}")
         return FAILED
     except KeyboardInterrupt:
+        forget()
         say("stopped while starting")
         return INTERRUPTED
 

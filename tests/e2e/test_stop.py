@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from streams.interrupts import INTERRUPTED
 from tests.e2e.demo_rig import Demo
 from tests.e2e.rig import listening, local_nodes, members, ports_of, until
-
-INTERRUPTED = 130
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos, pytest.mark.timeout(600)]
 

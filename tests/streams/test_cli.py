@@ -20,7 +20,7 @@ from schemas.settings import load_settings
 from streams.cli import app
 from streams.control import policy_of
 from streams.core.state import State
-from streams.entry import INTERRUPTED
+from streams.interrupts import INTERRUPTED
 from tests.e2e.rig import HANG_S, REPO, ask
 
 BAD_INPUT = 2
