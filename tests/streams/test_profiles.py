@@ -28,7 +28,7 @@ from solver.profiles import Point, Profile, load_profile
 from solver.roofline import Roofline, Slot
 from solver.setups import Scope
 from streams.cli import app
-from streams.commands.profiles import INTERRUPTED
+from streams.interrupts import INTERRUPTED
 
 HANG_S = 120.0
 BAD_INPUT = 2
