@@ -9,6 +9,8 @@ from pathlib import Path
 
 from schemas.base import Count, Frozen, Rate
 from schemas.catalog import Runtime
+from schemas.faults import FileError
+from schemas.marked import Marked
 from schemas.problems import Answer, Chosen, Problem, Unmet
 from schemas.yamlfile import load_yaml
 from solver.library import Library
@@ -111,9 +113,25 @@ def read_record(path: Path) -> PlanRecord:
 
     Raises:
         OSError: the file cannot be read.
-        FileError, pydantic.ValidationError: it is none; the errors name the file, and the field.
+        ValueError: it is something else, or a plan with a field that cannot be; the file is named.
     """
+    if not is_record(path):
+        raise ValueError(f"{path}: no plan, expected a file that `coral plan -o` wrote")
     return load_yaml(PlanRecord, path)
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is meant for a plan.
+
+    Raises:
+        OSError: it cannot be read.
+        FileError: it is no YAML of keys and values.
+    """
+    marked = Marked(path)
+    content = marked.content(path) or {}
+    if marked.faults:
+        raise FileError(marked.faults)
+    return {"problem", "answer"} <= content.keys()
 
 
 def _instances(chosen: Sequence[Chosen], why: Sequence[Reason]) -> tuple[InstanceRow, ...]:

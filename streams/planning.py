@@ -3,7 +3,8 @@
 What is not given is the paper's: its demand, the shipped prices, stock that follows from a seed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 from agents.traces import SHIPPED_TRACES, read_steps
 from schemas.allocation import ROBUST, AllocationPolicy
 from schemas.catalog import Phase
-from schemas.marked import Marked
 from schemas.problems import Problem, Running, Service, ServiceDemand, Sliced, Stock
 from schemas.yamlfile import load_yaml
 from solver.candidates import Rated
@@ -38,7 +38,7 @@ from streams.plan_files import (
     read_running,
     workload_of,
 )
-from streams.plan_record import read_record
+from streams.plan_record import is_record, read_record
 
 STOCK_TRACE = SHIPPED_TRACES / "bamboo_2020_g4dn.csv.gz"
 """How stock comes and goes."""
@@ -71,7 +71,7 @@ def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
     update: dict[str, Any] = {"sliced": sliced_of(setup), "policy": policy}
     if given.demand is not None:
         lines = read_demand(given.demand, known)
-        update["demands"] = _demands(setup, lines)
+        update["demands"] = _demands(setup, given.demand, lines)
         if not policy.disaggregation:
             apart = tuple(disaggregation_of(setup, lines))
             update["policy"] = policy.model_copy(update={"disaggregation": apart})
@@ -137,32 +137,48 @@ def _policy(setup: Setup, path: Path | None, known: Known) -> AllocationPolicy:
     if path is None:
         return AllocationPolicy() if setup.catalog.paper else ROBUST
     policy = load_yaml(AllocationPolicy, path)
-    models = {model for model, _ in known.levels}
-    named: dict[str, Iterable[str]] = {
-        "weights": policy.weights,
-        "recovery_s": policy.recovery_s,
-        "variants": policy.variants,
-        "replicas": [r.model for r in policy.replicas],
-        "regions_at_least": policy.regions_at_least,
-        "spot_share": policy.spot_share,
-        "disaggregation": [d.model for d in policy.disaggregation],
-    }
-    for field, names in named.items():
-        if unknown := sorted(set(names) - models - ({"*"} if field == "spot_share" else set())):
+    for field, names, expected in _named(setup, policy, known):
+        if unknown := sorted(set(names) - set(expected)):
             raise PlanFileError(
-                f"{path}: {field}: {unknown[0]!r}, expected one of {', '.join(sorted(models))}"
+                f"{path}: {field}: {unknown[0]!r}, expected one of {', '.join(sorted(expected))}"
             )
     return policy
 
 
-def _demands(setup: Setup, lines: Sequence[DemandLine]) -> tuple[ServiceDemand, ...]:
-    return tuple(
-        ServiceDemand(
-            service=Service(model=line.model, slo_class=str(line.slo_class), phase=phase), rate=rate
-        )
-        for line in lines
-        for phase, rate in _rates(setup, line).items()
-    )
+def _named(
+    setup: Setup, policy: AllocationPolicy, known: Known
+) -> Iterator[tuple[str, Iterable[str], Collection[str]]]:
+    """Field of a policy, names in it, names that it may have."""
+    models = {model for model, _ in known.levels}
+    yield "weights", policy.weights, models
+    classes = {level.slo_class for model in setup.catalog.models for level in model.levels}
+    yield "half_rule", policy.half_rule, classes
+    yield "recovery_s", policy.recovery_s, models
+    yield "variants", policy.variants, models
+    yield "replicas", [r.model for r in policy.replicas], models
+    yield "regions_at_least", policy.regions_at_least, models
+    yield "spot_share", policy.spot_share, {"*", *models}
+    for model, variants in policy.variants.items():
+        every = [variant.name for variant in setup.catalog.model(model).variants]
+        yield f"variants.{model}", variants, setup.scope.variants.get(model, every)
+    levels = {f"{model}/{slo_class}" for model, slo_class in known.levels}
+    yield "disaggregation", [f"{d.model}/{d.slo_class}" for d in policy.disaggregation], levels
+    for i, pair in enumerate(policy.disaggregation):
+        yield f"disaggregation.{i}.configurations", pair.configurations, known.configurations
+
+
+def _demands(setup: Setup, path: Path, lines: Sequence[DemandLine]) -> tuple[ServiceDemand, ...]:
+    """Raises PlanFileError: requests/s times their length are more than there are numbers for."""
+    found = []
+    for i, line in enumerate(lines):
+        for phase, rate in _rates(setup, line).items():
+            if not math.isfinite(rate):
+                raise PlanFileError(
+                    f"{path}: demand.{i}: {rate} tokens/s of {phase}, expected a finite number"
+                )
+            service = Service(model=line.model, slo_class=str(line.slo_class), phase=phase)
+            found.append(ServiceDemand(service=service, rate=rate))
+    return tuple(found)
 
 
 def _rates(setup: Setup, line: DemandLine) -> Mapping[Phase, float]:
@@ -211,7 +227,7 @@ def _stocks(path: Path, known: Known, prices: Mapping[Place, float]) -> tuple[St
 
 def _running(path: Path, known: Known, library: Library) -> tuple[Running, ...]:
     """Raises PlanFileError: a template that is not in the library."""
-    if _is_a_plan(path):
+    if is_record(path):
         return running_of(read_record(path).answer)
     found = []
     for i, line in enumerate(read_running(path, known)):
@@ -238,7 +254,3 @@ def _found(library: Library, template: str) -> Rated | None:
         if (row := shelf.find(template)) is not None:
             return shelf.rated(row)
     return None
-
-
-def _is_a_plan(path: Path) -> bool:
-    return "answer" in (Marked(path).content(path) or {})

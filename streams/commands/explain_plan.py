@@ -48,6 +48,7 @@ def explain_plan(
 
     with shared.bad_input():
         if plan is not None:
+            _alone(context)
             record, known = _opened(context.obj, plan, library)
         else:
             given = planning.given_of(demand, availability, prices, running, policy, seed, stock)
@@ -61,15 +62,24 @@ def explain_plan(
         catalog_view.show(view)
 
 
+def _alone(context: typer.Context) -> None:
+    """Raises ValueError: an option that asks for another plan than the one that is given."""
+    for name in sorted(set(context.params) - {"plan", "one_more", "library", "as_json"}):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = "--" + name.replace("_", "-")
+            raise ValueError(
+                f"{option}: goes with no PLAN, which has its own question; expected one of the two"
+            )
+
+
 def _opened(settings: "Settings", path: Path, library: Path | None) -> "tuple[PlanRecord, Library]":
     """A plan with the library that it was chosen from.
 
     Raises:
         OSError, ValueError: it cannot be read, or the library cannot be had any more.
     """
-    from streams.plan_record import read_record
-
-    record = read_record(path)
+    record = planning.opened(path)
     limits = record.limits
     _, known = planning.prepared(settings, limits.setup, limits.runtime, limits.n_max, limits.rho, library)
     if known.digest != limits.library:

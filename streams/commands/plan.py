@@ -78,7 +78,8 @@ def plan(
         asked, known = prepared(context.obj, setup, runtime, n_max, rho, library)
         record = solved(setup, asked, known, given)
         if out is not None:
-            out.write_text(record.model_dump_json() + "\n")
+            with shared.reading("--out", "a file that can be written"):
+                out.write_text(record.model_dump_json() + "\n")
     if as_json:
         typer.echo(record.model_dump_json())
     else:
@@ -89,10 +90,9 @@ def plan(
 def diff(first: PlanFile, second: PlanFile, as_json: Json = False) -> None:
     """Show how two plans differ: cost, instances, nodes by place, and the questions they answer."""
     from streams import catalog_view, plan_diff
-    from streams.plan_record import read_record
 
     with shared.bad_input():
-        view = plan_diff.difference(read_record(first), read_record(second))
+        view = plan_diff.difference(opened(first), opened(second))
     if as_json:
         typer.echo(view.as_json())
     else:
@@ -111,14 +111,36 @@ def given_of(
     seed: int,
     stock: str,
 ) -> "Given":
-    """Raises ValueError: a stock that is none of the four."""
+    """Raises ValueError: a stock that is none of the four, or a file that cannot be read."""
     from solver.snapshots import SCALES
     from streams.planning import Given
 
     scales = {name: name for name in SCALES}
     if stock not in scales:
         raise ValueError(f"--stock: {stock!r}, expected one of {', '.join(scales)}")
-    return Given(demand, availability, prices, running, policy, seed, scales[stock])
+    given = Given(demand, availability, prices, running, policy, seed, scales[stock])
+    for name in ("demand", "availability", "prices", "running", "policy"):
+        readable(f"--{name}", getattr(given, name))
+    return given
+
+
+def readable(option: str, path: Path | None) -> None:
+    """Raises ValueError: a file that is named and cannot be read, before anything long begins."""
+    if path is not None:
+        with shared.reading(option, "a file that can be read"):
+            path.open("rb").close()
+
+
+def opened(path: Path) -> "PlanRecord":
+    """A plan that was written before.
+
+    Raises:
+        ValueError: it cannot be read, or is none.
+    """
+    from streams.plan_record import read_record
+
+    readable("PLAN", path)
+    return read_record(path)
 
 
 def prepared(
@@ -138,6 +160,7 @@ def prepared(
     from solver.library_file import load_library
     from streams.library_cache import cached_library
 
+    readable("--library", library)
     asked, figures = asked_setup(settings, setup, runtime, n_max, rho)
     if library is not None:
         return asked, load_library(library, figures, inputs_of(figures, asked.scope))

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from schemas.problems import Problem
+from solver.library_file import load_library
 from solver.verify import verify
 from streams.cli import app
 from streams.plan_record import PlanRecord
@@ -18,6 +19,7 @@ BAD_INPUT = 2
 CORE = ("--setup", "core", "--n-max", "2")
 EAST = "aws/us-east-2"
 PHI = "phi-4-14b"
+PAIR = {"model": PHI, "slo_class": "interactive", "prefill_tokens_per_s": 1, "decode_tokens_per_s": 1}
 
 
 @pytest.fixture(scope="module")
@@ -180,10 +182,23 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
             f"running: [{{template: abc, region: {EAST}, count: 1}}]",
             "running.0.template: 'abc' is not in the library",
         ),
-        ("running", "answer: {}", "problem: Field required"),
+        (
+            "demand",
+            "demand: [{model: phi-4-14b, requests_per_s: 1e308}]",
+            "demand.0: inf tokens/s of prefill",
+        ),
+        ("running", "answer: {}", "running: Field required"),
+        ("running", "{answer: {}, problem: {}}", "cost_usd_per_hour: Field required"),
         ("policy", "weights: {gpt-5: 2}", "weights: 'gpt-5', expected one of"),
         ("policy", "weights: {phi-4-14b: 0}", "weights.phi-4-14b"),
         ("policy", "budget: 5", "budget: unknown key"),
+        ("policy", "half_rule: [interactve]", "half_rule: 'interactve', expected one of interactive"),
+        ("policy", "variants: {phi-4-14b: [fp9]}", "variants.phi-4-14b: 'fp9', expected one of bf16"),
+        (
+            "policy",
+            json.dumps({"disaggregation": [PAIR | {"slo_class": "bulk"}]}),
+            "disaggregation: 'phi-4-14b/bulk', expected one of",
+        ),
     ],
 )
 def test_what_cannot_be_is_named_with_file_and_field(folder: Path, kind: str, text: str, said: str) -> None:
@@ -196,7 +211,36 @@ def test_what_options_cannot_be(folder: Path) -> None:
     assert "--stock: 'plenty', expected one of full" in refused("plan", *CORE, "--stock", "plenty")
     assert "--n-max: -1" in refused("plan", "--n-max", "-1")
     assert "--setup: 'nowhere' is neither a file" in refused("plan", "--setup", "nowhere")
-    assert "absent.yaml" in refused("plan", *CORE, "--demand", "absent.yaml")
+    for option in ("--demand", "--availability", "--prices", "--running", "--policy", "--library"):
+        line = refused("plan", *CORE, option, "absent.yaml")
+        assert (
+            line
+            == f"coral: {option}: absent.yaml: No such file or directory, expected a file that can be read\n"
+        )
+        assert f"{option}: .: Is a directory" in refused("plan", *CORE, option, ".")
+    assert "--out: " in refused("plan", *CORE, "-o", str(folder / "absent" / "plan.json"))
+
+
+def test_a_library_that_is_cut_short_is_built_again_in_the_cache_and_refused_elsewhere(folder: Path) -> None:
+    before = told("plan", "--setup", "core", "--n-max", "1")
+    (cached,) = [
+        file
+        for file in (folder / "state" / "libraries").iterdir()
+        if load_library(file).digest == before["limits"]["library"]
+    ]
+    short = cached.read_bytes()[: cached.stat().st_size // 2]
+    cached.write_bytes(short)
+    assert told("plan", "--setup", "core", "--n-max", "1")["instances"] == before["instances"]
+    (folder / "short.templates").write_bytes(short)
+    line = refused("plan", "--setup", "core", "--n-max", "1", "--library", "short.templates")
+    assert "short.templates: not a library file" in line
+
+
+def test_a_state_folder_that_cannot_be_written_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORAL_STATE_DIR", written(folder, "no-folder", ""))
+    assert "state_dir: " in refused("plan", *CORE)
 
 
 def test_a_set_up_of_ones_own_has_to_say_demand_and_stock(folder: Path) -> None:
@@ -290,5 +334,10 @@ def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
     junk = written(folder, "junk.json", '{"cost_usd_per_hour": 1}')
     line = refused("diff", str(plan), junk)
     assert "junk.json" in line
-    assert "answer: Field required" in line
-    assert "absent.json" in refused("explain", "plan", "absent.json")
+    assert "no plan, expected a file that `coral plan -o` wrote" in line
+    assert "PLAN: absent.json" in refused("explain", "plan", "absent.json")
+
+
+def test_a_plan_is_explained_under_its_own_question(plan: Path) -> None:
+    assert "--setup: goes with no PLAN" in refused("explain", "plan", str(plan), "--setup", "extended")
+    assert "--n-max: goes with no PLAN" in refused("explain", "plan", str(plan), "--n-max", "1")

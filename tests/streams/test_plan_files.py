@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from yaml import YAMLError
 
 from schemas.codec import describe
+from schemas.faults import FileError
 from streams.plan_files import (
     Known,
     PlanFileError,
@@ -92,7 +92,7 @@ FAULTS = {
 def test_what_cannot_be_is_named(tmp_path: Path, kind: str, text: str, said: str) -> None:
     path = tmp_path / f"{kind}.yaml"
     path.write_text(text)
-    with pytest.raises((PlanFileError, ValidationError, YAMLError)) as raised:
+    with pytest.raises((PlanFileError, ValidationError, FileError)) as raised:
         READERS[kind](path, KNOWN)
     line = describe(raised.value) if isinstance(raised.value, ValidationError) else str(raised.value)
     assert said in line
@@ -122,3 +122,6 @@ def test_json_will_do_as_well(tmp_path: Path) -> None:
     path.write_text(f'{{"running": [{{"template": "abc", "region": "{EAST}", "count": 2, "pinned": 1}}]}}')
     (line,) = read_running(path, KNOWN)
     assert (line.count, line.pinned) == (2, 1)
+    path.write_text(f'{{"demand": [{{"model": "{PHI}", "requests_per_s": 1e-07}}]}}')  # as Python writes it
+    (demand,) = read_demand(path, KNOWN)
+    assert demand.requests_per_s == 1e-7
