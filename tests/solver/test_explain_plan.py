@@ -1,4 +1,5 @@
-"""A plan explained: reasons by what its templates give for their price, neighbours by planning again."""
+"""A plan explained: reasons by what its templates give for their price, neighbours by planning again; and
+compared with the next one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,8 +15,10 @@ from solver.building import build_library
 from solver.explain_plan import alike, dearest_gpu, explain_plan, outcome_of
 from solver.figures import Figures
 from solver.library import Library
+from solver.plan_changes import Moves, held, moves
 from solver.plan_reasons import best_per_usd, node_prices, reasons
 from solver.setups import paper_setup
+from solver.verify_parts import key_of
 
 EAST = Pool(cloud="aws", region="east", market="on-demand")
 WEST = Pool(cloud="aws", region="west", market="on-demand")
@@ -133,3 +136,34 @@ def test_with_nothing_for_sale_there_is_nothing_to_explain(
     found = explain_plan(problem, solve(problem, library), library, solve)
     assert (found.alternatives, found.one_more) == ((), ())
     assert found.plan.worst_unmet == 1
+
+
+# ------------------------------------------------------------------------------------ one plan and another
+
+
+def test_what_stays_starts_stops_and_moves_adds_up(library: Library, asked: Callable[..., Problem]) -> None:
+    first = solve(asked(2000.0, (EAST, "2xL40S", 9, 2.0)), library)
+    (chosen,) = first.chosen
+    at = [chosen.model_copy(update={"pool": pool, "count": count}) for pool, count in ((EAST, 3), (WEST, 1))]
+    found = moves(
+        first.model_copy(update={"chosen": (at[0],)}),
+        first.model_copy(update={"chosen": (at[0].model_copy(update={"count": 1}), at[1])}),
+    )
+    assert [found[key_of(c)] for c in at] == [Moves(1, 0, 1, 0, 1), Moves(0, 0, 0, 1, 0)]
+    assert set(moves(first, first).values()) == {Moves(chosen.count, 0, 0, 0, 0)}
+
+
+def test_a_plan_is_held_against_another_question(library: Library, asked: Callable[..., Problem]) -> None:
+    own = asked(2000.0, (EAST, "2xL40S", 9, 2.0))
+    answer = solve(own, library)
+    nodes = sum(chosen.count * len(chosen.template.nodes) for chosen in answer.chosen)
+    gives = sum(chosen.count * chosen.rating.throughput for chosen in answer.chosen)
+    assert held(own, own, answer) == (answer.usd_per_hour, {}, {})
+    assert held(own, own, answer).does
+    more = held(asked(2 * gives, (EAST, "2xL40S", 9, 2.0)), own, answer)
+    assert more.unmet == {QWEN.key: pytest.approx(0.5)}
+    dearer = held(asked(2000.0, (EAST, "2xL40S", 9, 3.0)), own, answer)
+    assert dearer.bill_usd_per_hour == pytest.approx(answer.usd_per_hour + nodes)
+    assert dearer.does
+    gone = held(asked(2000.0, (WEST, "2xL40S", 9, 2.0)), own, answer)
+    assert (gone.lacking, gone.does) == ({(EAST.key, "2xL40S"): nodes}, False)

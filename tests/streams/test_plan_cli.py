@@ -317,17 +317,27 @@ def test_a_plan_is_explained_by_its_neighbours(plan: Path) -> None:
 
 def test_two_plans_are_compared(folder: Path, plan: Path) -> None:
     same = told("diff", str(plan), str(plan))
-    assert (same["asked"], same["instances"], same["nodes"]) == ([], [], [])
-    demand = written(folder, "more.yaml", f"demand: [{{model: {PHI}, requests_per_s: 2}}]")
+    assert (same["asked"], same["unmet"], same["nodes"]) == ([], [], [])
+    assert same["in_all"]["stay"] == sum(same["in_all"].values()) == same["figures"]["instances"][0]
+    assert [line.partition(",")[0] for line in same["why"]] == ["the first plan would still do"]
+    demand = written(folder, "more.yaml", f"demand: [{{model: {PHI}, requests_per_s: 12}}]")
+    stock = written(
+        folder, "west.yaml", "availability: [{region: aws/ap-northeast-2, configuration: 1xL40S, nodes: 2}]"
+    )
     other = folder / "other.json"
-    assert coral("plan", *CORE, "--demand", demand, "-o", str(other)).exit_code == 0
+    files = ("--demand", demand, "--availability", stock)
+    assert coral("plan", *CORE, *files, "-o", str(other)).exit_code == 0
     found = told("diff", str(plan), str(other))
     first, second = found["figures"]["cost_usd_per_hour"]
     assert first > second > 0
-    assert {"what": f"demand of {PHI}/interactive/decode", "was": 1060.0, "is": 212.0} in found["asked"]
-    gone = [row for row in found["instances"] if row["is"] == 0]
-    assert any(row["service"].startswith("qwen3-32b") for row in gone)
-    assert "Nodes in use" in coral("diff", str(plan), str(other)).stdout
+    assert {"what": f"demand of {PHI}/interactive/decode", "was": 1060.0, "is": 1272.0} in found["asked"]
+    gone = [row for row in found["instances"] if row["service"].startswith("qwen3-32b")]
+    assert gone
+    assert all(row["stop"] and not row["start"] for row in gone)
+    assert any("would leave" in line and PHI in line for line in found["why"])
+    assert any(line.startswith("stock: the first plan has") for line in found["why"])
+    assert [row["what"].split("/")[0] for row in found["unmet"]] == [PHI, PHI]
+    assert "Why" in coral("diff", str(plan), str(other)).stdout
 
 
 def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
