@@ -8,7 +8,7 @@ Pyomo captures the file descriptors of its process while HiGHS runs: solve in a 
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pyomo.environ as pyo
@@ -20,6 +20,7 @@ from schemas.problems import Answer, Problem
 from solver import bounds
 from solver.answers import RELATIVE_GAP, make_answer
 from solver.candidates import Templates
+from solver.choice import Chosen, Plans
 from solver.columns import ProblemError, make_question
 from solver.keeping import kept_plan
 from solver.partials import ROUNDING, nothing, solved_of, value_of
@@ -27,6 +28,7 @@ from solver.program import (
     Ends,
     Finish,
     Floats,
+    Ints,
     Partial,
     Picked,
     Program,
@@ -76,7 +78,7 @@ def _search(program: Program, clock: Callable[[], float] | None) -> Solved:
     """The search, and where it leaves a small program open, the whole of it; without columns, nothing."""
     if not program.blocks:
         return nothing(program)
-    solved = bounds.solve(program, finish, clock)
+    solved = bounds.solve(program, finish, decide, clock)
     if program.size > SMALL or (solved.proofs and max(proof.gap for proof in solved.proofs) <= PROVEN):
         return solved
     whole = solve_whole(program)
@@ -132,6 +134,69 @@ def solve_whole(program: Program, finisher: Finish = finish) -> Solved:
         steps.append((step, found))
         ends = ends if step == "cost" else ends._replace(**{step: found.value})
     return solved_of(program, picked, steps)
+
+
+# ----------------------------------------------------------------------------------------- choosing of plans
+
+
+def decide(plans: Plans, right: Ints, total: float, cutoff: float) -> Chosen:
+    """The best choice of one listed plan for each service (`solver.choice.Decide`)."""
+    model = build_choice(plans, right, total)
+    results = _run(model, model.cost, cutoff, RELATIVE_GAP, NODE_LIMIT, {"presolve": "off"})
+    bound = results.objective_bound
+    low = float(bound) if bound is not None and math.isfinite(bound) else -math.inf
+    none = np.full(len(plans.begin) - 1, -1, np.int64)
+    if results.solution_status not in {SolutionStatus.optimal, SolutionStatus.feasible}:
+        infeasible = results.termination_condition == TerminationCondition.provenInfeasible
+        return Chosen(none, math.inf, cutoff if infeasible else min(low, cutoff))
+    primal = results.solution_loader.get_vars(list(model.z.values()))
+    taken = np.flatnonzero([round(primal[v]) for v in model.z.values()])
+    # HiGHS may return what is not below the cutoff, where it has shown that nothing is.
+    return Chosen(taken.astype(np.int64), float(plans.objective[taken].sum()), min(low, cutoff))
+
+
+def build_choice(plans: Plans, right: Ints, total: float) -> pyo.ConcreteModel:
+    """The integer program over plans; `cost` is its objective."""
+    model = pyo.ConcreteModel()
+    model.z = pyo.Var(range(len(plans.slack)), domain=pyo.Binary)
+    define_choice(model, plans)
+    define_stock(model, plans, right)
+    define_most_unmet(model, plans, total)
+    model.cost = pyo.Objective(expr=_linear(plans.objective.tolist(), model.z.values()))
+    model.cost.deactivate()
+    return model
+
+
+def define_choice(model: pyo.ConcreteModel, plans: Plans) -> None:
+    """Each service takes one plan: sum over its plans p of z_p = 1."""
+    z, begin = list(model.z.values()), plans.begin.tolist()
+    model.choice = pyo.Constraint(
+        range(len(begin) - 1),
+        rule=lambda _, s: (1, _linear([1.0] * (begin[s + 1] - begin[s]), z[begin[s] : begin[s + 1]]), 1),
+    )
+
+
+def define_stock(model: pyo.ConcreteModel, plans: Plans, right: Ints) -> None:
+    """Plans draw no more on a pool's nodes than there are: sum over p of U_c(p) z_p <= A_r(c)."""
+    z = list(model.z.values())
+    drawn = {row: np.flatnonzero(plans.use[:, row]).tolist() for row in range(len(right))}
+    model.stock = pyo.Constraint(
+        [row for row, by in drawn.items() if by],
+        rule=lambda _, row: (
+            None,
+            _linear(plans.use[drawn[row], row].tolist(), [z[p] for p in drawn[row]]),
+            int(right[row]),
+        ),
+    )
+
+
+def define_most_unmet(model: pyo.ConcreteModel, plans: Plans, total: float) -> None:
+    """What plans leave unmet, by weight, adds up to no more than the step before reached."""
+    leaves = np.flatnonzero(plans.unmet).tolist()
+    if math.isfinite(total) and leaves:
+        z = list(model.z.values())
+        sum_ = _linear(plans.unmet[leaves].tolist(), [z[p] for p in leaves])
+        model.most_unmet = pyo.Constraint(expr=(None, sum_, total))
 
 
 # ------------------------------------------------------------------------------------------------- the model
@@ -274,10 +339,15 @@ def _linear(factors: Iterable[float], variables: Iterable[object]) -> LinearExpr
 
 
 def _run(
-    model: pyo.ConcreteModel, objective: pyo.Objective, cutoff: float, gap: float, node_limit: int
+    model: pyo.ConcreteModel,
+    objective: pyo.Objective,
+    cutoff: float,
+    gap: float,
+    node_limit: int,
+    more: Mapping[str, str] | None = None,
 ) -> Results:
     """Minimise one objective, looking for nothing that is not below the cutoff."""
-    options: dict[str, float] = {"random_seed": 0, "mip_max_nodes": node_limit}
+    options: dict[str, float | str] = {"random_seed": 0, "mip_max_nodes": node_limit, **(more or {})}
     if math.isfinite(cutoff):
         options["objective_bound"] = cutoff
     objective.activate()

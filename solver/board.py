@@ -1,4 +1,4 @@
-"""The columns of a program whose rows are only drawn on, as the search takes them.
+"""The columns of a program whose rows are only drawn on, as plans are made of them.
 
 An instance that runs already is a column of its own that can be used once, at its lower cost.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.existing import Existing, existing
-from solver.knapsacks import GRID, Items
+from solver.knapsacks import GRID, Flags, Items
 from solver.program import FREE, Block, Floats, Ints, Program
 
 
@@ -31,50 +31,39 @@ def packs(program: Program) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Board:
-    """All columns, those of running instances last."""
+    """All columns that exist, or some of them."""
 
     columns: Existing
     at: Ints
-    """[m]: of `columns`."""
-    cost: Floats
-    step: Ints
-    service: Ints
-    most: Ints
-    new: int
-    """How many come before those of running instances."""
-    rows: Ints
-    """[blocks, C + 1]: the row that a node draws on; R for none."""
+    """[m]: which of `columns` an item is."""
+    items: Items
+    right: Ints
+    """[R]: whole nodes."""
 
     def __len__(self) -> int:
         return len(self.at)
 
-    @property
-    def once(self) -> Ints:
-        return np.arange(self.new, len(self))
-
-    def drawn(self, price: Floats) -> Floats:
-        """[m]: what instances draw at these prices of the rows."""
-        return self.columns.drawn(price)[self.at]
-
-    def items(self, chosen: Ints, priced: bool) -> tuple[Ints, Items]:
-        """Some columns, by service, and what the search needs of them; without prices they cost nothing."""
-        chosen = chosen[np.argsort(self.service[chosen], kind="stable")]
-        at = self.at[chosen]
-        use = self.rows[self.columns.block[at][:, None], self.columns.nodes[at]]
-        run = np.ones_like(use)
-        for k in range(1, use.shape[1]):
-            run[:, k] = np.where(use[:, k] == use[:, k - 1], run[:, k - 1] + 1, 1)
-        run[use == len(self.columns.program.rows.right)] = 1
-        cover = self.columns.cover[at]
-        return chosen, Items(
-            cost=self.cost[chosen] if priced else np.zeros(len(chosen)),
-            use=use,
-            run=run,
-            step=self.step[chosen],
-            down=np.floor(cover * GRID + 1e-9).astype(np.int64),
-            cover=cover,
-            service=self.service[chosen],
-            most=self.most[chosen],
+    def part(self, kept: Flags) -> "Board":
+        """Some of the columns."""
+        items = self.items
+        before = np.append(0, np.cumsum(kept))
+        once = [
+            before[low + once] - before[low]
+            for low, once in zip(items.begin[:-1].tolist(), items.once.tolist(), strict=True)
+        ]
+        return Board(
+            columns=self.columns,
+            at=self.at[kept],
+            items=Items(
+                cost=items.cost[kept],
+                use=items.use[kept],
+                step=items.step[kept],
+                cover=items.cover[kept],
+                most=items.most[kept],
+                begin=before[items.begin].astype(np.int64),
+                once=np.array(once, np.int64),
+            ),
+            right=self.right,
         )
 
 
@@ -86,32 +75,69 @@ def make_board(program: Program) -> Board:
         if block.limit is not None:
             part = slice(int(columns.start[number]), int(columns.start[number + 1]))
             most[part] = block.limit[columns.row[part]]
-    kept, price = [], []
-    for special in program.specials:
+    once = _running(columns, cost, most)
+    at, cost, most, begin, counts = _by_service(columns, cost, most, once)
+    right = np.floor(program.rows.right + 1e-9).astype(np.int64)
+    rows = np.array([_rows(block, len(right)) for block in program.blocks], np.int16)
+    cover = columns.cover[at]
+    items = Items(
+        cost=cost,
+        use=rows[columns.block[at][:, None], columns.nodes[at]],
+        step=np.clip(np.ceil(cover * GRID - 1e-9), 1, GRID).astype(np.int64),
+        cover=cover,
+        most=most,
+        begin=begin,
+        once=counts,
+    )
+    return Board(columns, at, items, right)
+
+
+# ------------------------------------------------------------------------------------------------- helpers
+
+
+def _running(columns: Existing, cost: Floats, most: Ints) -> list[tuple[int, float]]:
+    """Instances that run: their columns and costs. Of new ones there may be as many fewer (`most`)."""
+    found = []
+    for special in columns.program.specials:
         at = columns.find(special.block, special.row)
         if at is None:
             continue
         runs = min(special.running, special.limit)
         most[at] = max(0, special.limit - runs) if special.limit < FREE else FREE
-        kept += [at] * runs
-        price += [float(cost[at]) - _start(columns, at)] * runs
-    every: Ints = np.append(np.arange(len(columns)), np.array(kept, np.int64)).astype(np.int64)
-    step = np.clip(np.ceil(columns.cover * GRID - 1e-9), 1, GRID).astype(np.int64)
-    return Board(
-        columns=columns,
-        at=every,
-        cost=np.append(cost, price),
-        step=step[every],
-        service=columns.service[every],
-        most=np.append(most, np.ones(len(kept), np.int64)),
-        new=len(columns),
-        rows=np.array([_rows(block, len(program.rows.right)) for block in program.blocks]),
+        block = columns.program.blocks[special.block]
+        start = float(np.append(0.0, block.start)[columns.nodes[at]].sum())
+        found += [(at, float(cost[at]) - start)] * runs
+    return found
+
+
+def _by_service(
+    columns: Existing, cost: Floats, most: Ints, once: list[tuple[int, float]]
+) -> tuple[Ints, Floats, Ints, Ints, Ints]:
+    """Columns with their costs and limits service by service, and where each one's begin; how many of them
+    can be used once."""
+    at, costs, limits, begin, counts = [], [], [], [0], []
+    services = [columns.program.families[b.family].service for b in columns.program.blocks]
+    for s in range(len(columns.program.services)):
+        runs = [(j, usd) for j, usd in once if columns.service[j] == s]
+        slices = [
+            np.arange(low, high)
+            for low, high, service in zip(columns.start[:-1], columns.start[1:], services, strict=True)
+            if service == s
+        ]
+        new = np.concatenate([np.zeros(0, np.int64), *slices])
+        new = new[most[new] > 0]
+        at += [np.array([j for j, _ in runs], np.int64), new]
+        costs += [np.array([usd for _, usd in runs], np.float64), cost[new]]
+        limits += [np.ones(len(runs), np.int64), most[new]]
+        begin.append(begin[-1] + len(runs) + len(new))
+        counts.append(len(runs))
+    return (
+        np.concatenate(at),
+        np.concatenate(costs),
+        np.concatenate(limits),
+        np.array(begin, np.int64),
+        np.array(counts, np.int64),
     )
-
-
-def _start(columns: Existing, at: int) -> float:
-    block = columns.program.blocks[columns.block[at]]
-    return float(np.append(0.0, block.start)[columns.nodes[at]].sum())
 
 
 def _rows(block: Block, none: int) -> Ints:

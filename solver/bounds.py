@@ -1,9 +1,10 @@
 """The allocation's answer with its proof (solver.md, "Stage 2"): from a million columns to one plan.
 
-A program whose rows are only drawn on (stock) goes the fast way, step by step of the order: relaxation by
-column generation for the prices to begin with, then rounds of search with the Lagrangian bound
-(`solver.rounds`). Demand that can be met takes one step, the cost. Otherwise the largest unmet share comes
-first, then their sum, then the cost of leaving no more.
+A program whose rows are only drawn on (stock) goes the fast way, step by step of the order: prices from the
+relaxation over columns, better ones from the relaxation over plans (`solver.pricing`), and a choice among the
+plans that are cheap enough at these (`solver.rounds`). Demand that can be met takes one step, the cost.
+Otherwise the largest unmet share comes first (`solver.worst`), then their sum, then the cost of leaving no
+more.
 
 Any other program (nodes bought to be sliced, policies that couple) goes by the relaxation's own bound,
 reduced costs and an integer program over what they leave (`solver.coupled`).
@@ -14,13 +15,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from solver.board import make_board, packs
+from solver.board import Board, make_board, packs
+from solver.choice import Decide
 from solver.column_lp import Relaxed, relax
 from solver.coupled import solve_coupled
-from solver.packing import Aim
-from solver.partials import solved_of, value_of
+from solver.knapsacks import Ask
+from solver.partials import ROUNDING, solved_of, unmet_of, value_of
+from solver.pricing import Asked, Prices
 from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
-from solver.rounds import Reached, Start, reach
+from solver.rounds import Goal, Reached, reach
+from solver.worst import least_worst
 
 GAP = 0.999e-3
 """What an answer is proven within: of the cost as a share of it, of unmet shares as it is."""
@@ -28,18 +32,23 @@ DEAR = 100.0
 """Unmet demand, over the dearest way to meet it, where the relaxation shall avoid it."""
 SHARE = 1e-6
 """Unmet shares of the relaxation below this are rounding."""
+HINT = 0.2 * GAP
+"""What all stock costs while unmet shares are what counts: so that nothing is wasted on them."""
 
 
-def solve(program: Program, finish: Finish, clock: Callable[[], float] | None = None) -> Solved:
+def solve(
+    program: Program, finish: Finish, decide: Decide, clock: Callable[[], float] | None = None
+) -> Solved:
     """The best plan found and what is proven of it; without proofs if no plan was found.
 
     Args:
         finish: the integer program over some columns (`solver.allocation.finish`).
+        decide: the integer program over plans (`solver.allocation.decide`).
         clock: seconds, to time the parts of the search with.
     """
     if not packs(program):
         return solve_coupled(program, finish)
-    steps = _Steps(program, finish, clock)
+    steps = _Steps(program, finish, decide, clock)
     solved = steps.met() or steps.short()
     return replace(solved, seconds=steps.seconds)
 
@@ -47,14 +56,16 @@ def solve(program: Program, finish: Finish, clock: Callable[[], float] | None = 
 class _Steps:
     """The steps over one board."""
 
-    def __init__(self, program: Program, finish: Finish, clock: Callable[[], float] | None) -> None:
-        self.program, self.finish = program, finish
+    def __init__(
+        self, program: Program, finish: Finish, decide: Decide, clock: Callable[[], float] | None
+    ) -> None:
+        self.program, self.finish, self.decide = program, finish, decide
         self.seconds: dict[str, float] = {}
         self._clock, self._last = clock, clock() if clock else 0.0
         self.board = make_board(program)
         self.mark("columns")
-        self.services = len(program.services)
-        self.survivors = self.places = self.climbed = 0
+        self.services, self.rows = len(program.services), len(program.rows.right)
+        self.plans = self.steps = 0
         self._relaxed: Relaxed | None = None
 
     def mark(self, part: str) -> None:
@@ -68,17 +79,17 @@ class _Steps:
 
     def met(self) -> Solved | None:
         """At least cost, or None if no plan was found that meets all demand."""
-        if len(np.unique(self.board.service)) < self.services:
+        if (np.diff(self.board.items.begin) == 0).any():
             return None
         every, none = np.ones(self.services), np.zeros(self.services)
-        dear = np.full(self.services, DEAR * self._dearest())
-        relaxed = relax(self.board.columns, self._new_cost(), dear, every)
+        columns = self.board.columns
+        relaxed = relax(columns, columns.costs(), np.full(self.services, DEAR * self._dearest()), every)
         self.mark("relaxation")
         if relaxed.unmet.sum() > SHARE:
             return None
         self._relaxed = relaxed
-        aim = Aim(self.program.rows.right, self.program.weight, none, none, relative=GAP)
-        found = self._reach(Start(aim, "cost", Ends(0.0, 0.0), relaxed.row_price, none))
+        asked = Asked(Ask(every, none, none), self.program.weight)
+        found = self._reach(self.board, asked, Goal(relative=GAP), self._prices(relaxed.row_price), None)
         if found.plan is None:
             return None
         return self._solved(found.plan, [("cost", self._partial(found, "cost"))])
@@ -87,71 +98,80 @@ class _Steps:
 
     def short(self) -> Solved:
         """As little unmet as can be, in the program's order of steps."""
-        weight, every, free = self.program.weight, np.ones(self.services), np.zeros(self.board.new)
-        relaxed = relax(self.board.columns, free, weight, every, priced=False)
-        self.mark("relaxation")
-        aim = Aim(self.program.rows.right, weight, weight, every, priced=False, absolute=GAP)
-        start = Start(aim, "total", Ends(), relaxed.row_price, weight, plan=np.zeros(0, np.int64))
+        spare, plan = np.ones(self.services), np.zeros(0, np.int64)
         steps: list[tuple[Step, Partial]] = []
         if "worst" in self.program.steps:
-            price, dear = relaxed.row_price / self.services, weight / self.services
-            worst = replace(
-                start,
-                aim=replace(aim, balance=True),
-                step="worst",
-                price=price,
-                dear=dear,
-                value=weight.max(),
-            )
-            found = self._reach(worst)
-            steps.append(("worst", self._partial(found, "worst")))
-            most = steps[-1][1].value
-            aim = replace(aim, spare=np.minimum(1.0, most / weight))
-            start = replace(start, aim=aim, ends=Ends(worst=most), plan=found.plan)
-        found = self._reach(replace(start, value=self._value(start.plan, "total")))
-        steps.append(("total", self._partial(found, "total")))
-        return self._cheapest(replace(start, plan=found.plan), steps)
+            worst = least_worst(self.board, self.program.weight, GAP)
+            self.mark("worst share")
+            plan = worst.plan
+            steps.append(("worst", self._proved(plan, "worst", worst.bound)))
+            spare = np.minimum(1.0, (steps[-1][1].value + ROUNDING) / self.program.weight)
+        plan, bound = self._least_total(spare, plan)
+        steps.append(("total", self._proved(plan, "total", bound)))
+        return self._cheapest(spare, plan, steps)
 
-    def _cheapest(self, start: Start, steps: list[tuple[Step, Partial]]) -> Solved:
-        """The last step: least cost of leaving no more unmet, which is priced so that more hardly pays."""
-        total, weight = steps[-1][1].value, self.program.weight
-        price = self._dearest()
-        value = self._value(start.plan, "cost")
-        self._relaxed = relax(self.board.columns, self._new_cost(), price * weight, start.aim.spare)
-        dear, unmet = price * weight, price * total
-        aim = replace(start.aim, dear=dear, priced=True, relative=GAP, absolute=0.0, paid=unmet, total=total)
+    def _least_total(self, spare: Floats, plan: Ints) -> tuple[Ints, float]:
+        """The least sum of unmet shares: a plan, and what no sum is below.
+
+        Columns cost next to nothing, and all stock `HINT`: that much a bound may be too high.
+        """
+        weight, free = self.program.weight, np.zeros(len(self.board.columns))
+        relaxed = relax(self.board.columns, free, weight, spare, priced=False)
+        self.mark("relaxation")
+        scale = HINT / max(1.0, self._all_stock())
+        items = self.board.items
+        hinted = replace(self.board, items=items._replace(cost=items.cost * scale))
+        asked = Asked(Ask(np.ones(self.services), spare, weight), weight, scale=1.0)
+        start = self._prices(relaxed.row_price)
+        value = self._value(plan, "total") + scale * self._value(plan, "cost")
+        found = Reached(plan, value, -np.inf, start)
+        found = self._reach(hinted, asked, Goal(absolute=GAP - HINT), start, found)
+        assert found.plan is not None  # noqa: S101  there was one
+        return found.plan, found.bound - HINT
+
+    def _cheapest(self, spare: Floats, plan: Ints, steps: list[tuple[Step, Partial]]) -> Solved:
+        """The last step: least cost of leaving no more unmet."""
+        total, weight, columns = steps[-1][1].value, self.program.weight, self.board.columns
+        dear = self._dearest()
+        self._relaxed = relax(columns, columns.costs(), dear * weight, spare)
+        asked = Asked(Ask(np.ones(self.services), spare, np.zeros(self.services)), weight, total + ROUNDING)
+        start = replace(self._prices(self._relaxed.row_price), total=dear)
+        value = self._value(plan, "cost")
+        self.mark("relaxation")
         found = self._reach(
-            replace(
-                start,
-                aim=aim,
-                step="cost",
-                ends=start.ends._replace(total=total),
-                price=self._relaxed.row_price,
-                dear=dear,
-                value=value + unmet,
-                paid=unmet,
-            )
+            self.board, asked, Goal(relative=GAP), start, Reached(plan, value, -np.inf, start)
         )
-        steps.append(("cost", self._partial(found, "cost", unmet)))
+        steps.append(("cost", self._partial(found, "cost")))
         return self._solved(found.plan, steps)
 
     # ---------------------------------------------------------------------------------------------- parts
 
-    def _new_cost(self) -> Floats:
-        return self.board.cost[: self.board.new]
+    def _prices(self, row: Floats) -> Prices:
+        return Prices(row, 0.0, np.zeros((self.services, self.rows + 1)))
 
     def _dearest(self) -> float:
         """USD per hour that meeting a whole need costs, by the dearest of each service's best columns."""
-        each = self.board.cost / self.board.columns.cover[self.board.at]
-        least = np.full(self.services, np.inf)
-        np.minimum.at(least, self.board.service, each)
-        return 1.0 + float(least[np.isfinite(least)].max(initial=0.0))
+        items = self.board.items
+        each = items.cost / items.cover
+        least = [float(each[a:b].min()) for a, b in zip(items.begin, items.begin[1:], strict=False) if b > a]
+        return 1.0 + max(least, default=0.0)
 
-    def _reach(self, start: Start) -> Reached:
-        found = reach(self.board, start, self.finish, self.mark)
-        self.survivors = found.survivors
-        self.places, self.climbed = self.places + found.places, self.climbed + found.climbed
-        return found
+    def _all_stock(self) -> float:
+        """USD per hour of all nodes, newly started."""
+        dearest = np.zeros(self.rows)
+        for block in self.program.blocks:
+            for draw in block.draws:
+                usd = float(block.price[draw.configuration] + block.start[draw.configuration])
+                dearest[draw.row] = max(dearest[draw.row], usd)
+        extra = self.board.columns.own
+        return float(dearest @ self.board.right) + float(extra.max(initial=0.0)) * float(self.board.right.sum())
+
+    def _reach(
+        self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None
+    ) -> Reached:
+        reached = reach(board, asked, goal, start, found, self.decide, self.mark)
+        self.plans, self.steps = reached.plans, self.steps + reached.steps
+        return reached
 
     def _counts(self, plan: Ints | None) -> tuple[Picked, Ints]:
         """A plan's columns and how many instances of each."""
@@ -163,18 +183,17 @@ class _Steps:
         picked, counts = self._counts(plan)
         return value_of(self.program, picked, counts, np.zeros(0), step)
 
-    def _partial(self, found: Reached, step: Step, paid: float = 0.0) -> Partial:
-        _, counts = self._counts(found.plan)
-        value = self._value(found.plan, step)
-        bound = float(max(0.0, min(found.bound - paid, value)))
-        return Partial(counts, np.zeros(0), value, bound)
+    def _partial(self, found: Reached, step: Step) -> Partial:
+        return self._proved(found.plan, step, found.bound)
+
+    def _proved(self, plan: Ints | None, step: Step, bound: float) -> Partial:
+        _, counts = self._counts(plan)
+        value = self._value(plan, step)
+        return Partial(counts, np.zeros(0), value, float(max(0.0, min(bound, value))))
 
     def _solved(self, plan: Ints | None, steps: list[tuple[Step, Partial]]) -> Solved:
         solved = replace(
-            solved_of(self.program, self._counts(plan)[0], steps),
-            survivors=self.survivors,
-            iterations=self.climbed,
-            nodes=self.places,
+            solved_of(self.program, self._counts(plan)[0], steps), survivors=self.plans, iterations=self.steps
         )
         if self._relaxed is None:
             return solved

@@ -9,7 +9,7 @@ with ample stock and a few thousand with little, so it is worth copying out: lat
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+from solver.compiled import compiled
 
 from solver.program import Block, Bytes, Floats, Ints, Program, room_of_rows
 
@@ -158,7 +158,7 @@ def _configurations(program: Program) -> int:
     return len(program.blocks[0].price) if program.blocks else 0
 
 
-@njit(cache=True)
+@compiled
 def _fitting(nodes: Bytes, most: Ints, found: Ints) -> int:
     """Rows whose nodes of each configuration are at most `most`; equal nodes stand side by side."""
     count = 0
@@ -179,7 +179,7 @@ def _fitting(nodes: Bytes, most: Ints, found: Ints) -> int:
     return count
 
 
-@njit(cache=True)
+@compiled
 def _sum_nodes(nodes: Bytes, start: Ints, per_node: Floats, found: Floats) -> None:
     """found[j] = sum over the nodes of column j of its block's figure."""
     for block in range(len(start) - 1):

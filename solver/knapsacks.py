@@ -1,259 +1,190 @@
 """What is left of the allocation once its rows have prices: one covering knapsack for each service.
 
-With a price on every row, services no longer compete, and each covers its demand at its own least cost:
-g(t), the least reduced cost of covering t of `GRID` steps, by dynamic programming. Shares are rounded *up* to
-steps, so that a bound stays one. Three things make it cheap and tight:
+With a price on every row services no longer compete, and each covers its share at its own least cost. A
+dynamic program over the share covered, on a grid, bounds that cost from below: shares are rounded *up* to
+steps, and a plan may break the stock. It also bounds what any part of a plan can come to, so the plans that
+are not too dear can be listed (`solver.plans`).
 
-- only undominated (step, cheapest column) pairs enter, a few dozen of a thousand columns;
-- only the states that the whole demand can come down to are visited, where no more is asked;
-- a plan that would break the stock by itself is not allowed: some column of a plan covers the most, and
-  beside that one only what fits in the rest may follow (`_beside_one`).
-
-Unmet demand is an item of its own, at a price per share, where it is allowed. All compiled; arrays of one
-service are slices of those of all (`Items`), and a `Desk` holds what the loops scribble on.
+Instances that run already are columns that can be used once. They come first, and the table has a row for
+each: row k knows of those from the k-th on, and of all columns that may be repeated.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from solver.compiled import compiled
 from solver.program import Floats, Ints
 
-GRID = 1000
-"""Steps that a service's demand is cut into."""
-LOOKAHEAD = 12
-"""First columns tried before a plan that breaks the stock by itself is left as a bound."""
-ONCE = 64
-"""Columns of a service that are known to be used once at most; others count as if they could be repeated."""
+GRID = 2000
+"""Steps that a whole demand is cut into."""
+ONCE = 48
+"""Rows of the table at most; further columns that can be used once count there as if they could be
+repeated."""
+EVEN = 1e-9
+"""Shares that differ by less are the same."""
 Flags = NDArray[np.bool_]
 
 
 class Items(NamedTuple):
-    """Columns to search, by service; m of them, w the most nodes of one, R rows."""
+    """Columns by service, in each those first that can be used once; m of them, w nodes at most, R rows."""
 
     cost: Floats
     use: Ints
-    """[m, w]: the row of each node, equal ones side by side; R (a row without a price) beyond the last."""
-    run: Ints
-    """[m, w]: how many nodes of that row so far."""
+    """[m, w]: the row of each node, R beyond the last."""
     step: Ints
     """Share covered, in steps, rounded up."""
-    down: Ints
-    """The same rounded down: plans made of it cover what they say."""
     cover: Floats
-    service: Ints
     most: Ints
     """Instances; `FREE` where only rows limit them."""
+    begin: Ints
+    """[S + 1]: where each service's columns begin."""
+    once: Ints
+    """[S]: how many of them can be used once."""
 
 
-class Desk(NamedTuple):
-    """Scratch paper."""
+class Ask(NamedTuple):
+    """What each service is to be given."""
 
+    share: Floats
+    """[S]: of its demand."""
+    spare: Floats
+    """[S]: shares of that which may be left unmet,"""
+    dear: Floats
+    """[S]: at so much a share."""
+
+    @property
+    def need(self) -> Ints:
+        """[S]: `share` in steps."""
+        return np.ceil(self.share * GRID - 1e-7).astype(np.int64)
+
+
+class Table(NamedTuple):
+    """Scratch paper for one service after the other."""
+
+    red: Floats
+    """[m]: reduced costs."""
+    least: Floats
+    """[ONCE + 1, GRID + 1]: least reduced cost of so many steps."""
+    open: Floats
+    """The same, with what may be left unmet."""
+    pick: Ints
+    """The column that `least` takes first; -1 for none of this row's."""
     cheapest: Floats
-    """[GRID + 1]: by step."""
+    """By step, with its column."""
     which: Ints
     steps: Ints
-    """Of the undominated items, falling; with their reduced costs and columns."""
+    """Of the undominated columns, falling; with their reduced costs."""
     costs: Floats
     columns: Ints
-    least: Floats
-    """g."""
-    pick: Ints
-    """The item that g takes first."""
-    marked: Flags
-    states: Ints
-    drawn: Ints
-    """[R + 1]."""
-    left: Ints
-    """[m]: columns."""
-    sort: Floats
-    once: Ints
-    """[ONCE, GRID + 1]: for each column that may be used once, whether g takes it."""
 
 
-def desk(columns: int, rows: int) -> Desk:
-    """Paper for so many columns and rows."""
-    ints, wide = np.int64, GRID + 2
-    return Desk(
-        np.empty(wide), np.empty(wide, ints), np.empty(wide, ints), np.empty(wide), np.empty(wide, ints),
-        np.empty(wide), np.empty(wide, ints), np.zeros(wide, np.bool_), np.empty(wide, ints),
-        np.zeros(rows + 1, ints), np.empty(columns, ints), np.empty(columns), np.full((ONCE, wide), -1, ints),
-    )  # fmt: skip
+def table(columns: int) -> Table:
+    """Scratch paper for so many columns."""
+    wide, long = (ONCE + 1, GRID + 1), GRID + 1
+    return Table(
+        red=np.empty(columns),
+        least=np.empty(wide),
+        open=np.empty(wide),
+        pick=np.empty(wide, np.int64),
+        cheapest=np.empty(long),
+        which=np.empty(long, np.int64),
+        steps=np.empty(long, np.int64),
+        costs=np.empty(long),
+        columns=np.empty(long, np.int64),
+    )
 
 
-@njit(cache=True)
-def reduced(items: Items, columns: Ints, price: Floats, red: Floats) -> None:
-    """red[j] = cost and what its nodes draw at the rows' prices ([R + 1], 0 last)."""
-    for j in columns:
+@compiled
+def fill(items: Items, s: int, price: Floats, need: int, spare: float, dear: float, paper: Table) -> int:
+    """A service's table at these prices of rows ([R + 1], 0 last); returns how many rows it has before the
+    last."""
+    low, high = items.begin[s], items.begin[s + 1]
+    for j in range(low, high):
         total = items.cost[j]
         for at in range(items.use.shape[1]):
             total += price[items.use[j, at]]
-        red[j] = total
+        paper.red[j] = total
+    rows = min(items.once[s], ONCE)
+    _repeat(items, low + rows, high, need, rows, paper)
+    for k in range(rows - 1, -1, -1):
+        _once(paper.red[low + k], items.step[low + k], low + k, need, k, paper)
+    for k in range(rows + 1):
+        left = int(np.ceil(spare * GRID - 1e-7))
+        _leave(paper.least[k], paper.open[k], need, left, dear / GRID, paper.steps)
+    return int(rows)
 
 
-@njit(cache=True)
-def undominated(columns: Ints, red: Floats, step: Ints, desk: Desk) -> int:
-    """Items that no larger step gives cheaper; onto the desk. How many."""
-    for k in range(GRID + 1):
-        desk.cheapest[k] = np.inf
-    for j in columns:
-        if red[j] < desk.cheapest[step[j]]:
-            desk.cheapest[step[j]] = red[j]
-            desk.which[step[j]] = j
-    count, low = 0, np.inf
-    for k in range(GRID, 0, -1):
-        if desk.cheapest[k] < low:
-            low = desk.cheapest[k]
-            desk.steps[count], desk.costs[count], desk.columns[count] = k, low, desk.which[k]
+@compiled
+def _repeat(items: Items, low: int, high: int, need: int, row: int, paper: Table) -> None:
+    """The last row: columns that can be repeated. Only undominated (step, cheapest) pairs enter."""
+    paper.cheapest[:] = np.inf
+    for j in range(low, high):
+        step = min(items.step[j], need)
+        if paper.red[j] < paper.cheapest[step]:
+            paper.cheapest[step], paper.which[step] = paper.red[j], j
+    count, cheapest = 0, np.inf
+    for step in range(need, 0, -1):
+        if paper.cheapest[step] < cheapest:
+            cheapest = paper.cheapest[step]
+            paper.steps[count], paper.costs[count], paper.columns[count] = step, cheapest, paper.which[step]
             count += 1
-    return count
-
-
-@njit(cache=True)
-def _state(t: int, count: int, desk: Desk) -> None:
-    best, pick = np.inf, -1
-    for q in range(count):
-        rest = t - desk.steps[q]
-        cost = desk.costs[q] + (desk.least[rest] if rest > 0 else 0.0)
-        if cost < best:
-            best, pick = cost, q
-    desk.least[t], desk.pick[t] = best, pick
-
-
-@njit(cache=True)
-def cover_all(count: int, top: int, desk: Desk) -> None:
-    """g up to `top`."""
-    desk.least[0], desk.pick[0] = 0.0, -1
-    for t in range(1, top + 1):
-        _state(t, count, desk)
-
-
-@njit(cache=True)
-def cover_one(count: int, top: int, desk: Desk) -> None:
-    """g at `top` and at what it comes down to; elsewhere g says nothing."""
-    desk.states[0], size, at = top, 1, 0
-    while at < size:
-        t = desk.states[at]
-        at += 1
+    least, pick = paper.least[row], paper.pick[row]
+    least[0], pick[0] = 0.0, -1
+    for t in range(1, need + 1):
+        best, first = np.inf, -1
         for q in range(count):
-            rest = t - desk.steps[q]
-            if rest > 0 and not desk.marked[rest]:
-                desk.marked[rest] = True
-                desk.states[size] = rest
-                size += 1
-    desk.least[0], desk.pick[0] = 0.0, -1
-    for t in np.sort(desk.states[:size]):
-        desk.marked[t] = False
-        _state(t, count, desk)
+            rest = t - paper.steps[q]
+            cost = paper.costs[q] + (least[rest] if rest > 0 else 0.0)
+            if cost < best:
+                best, first = cost, paper.columns[q]
+        least[t], pick[t] = best, first
 
 
-@njit(cache=True)
-def use_once(columns: Ints, red: Floats, step: Ints, top: int, desk: Desk) -> int:
-    """Let g use each of these columns once as well. How many entered."""
-    count = 0
-    for j in columns:
-        for t in range(top, 0, -1):
-            rest = max(0, t - step[j])
-            taken = desk.least[rest] + red[j] < desk.least[t]
-            desk.once[count, t] = j if taken else -1
-            if taken:
-                desk.least[t] = desk.least[rest] + red[j]
-        count += 1
-    return count
+@compiled
+def _once(red: float, step: int, column: int, need: int, row: int, paper: Table) -> None:
+    """A row from the next: the same, or this column and then the next row."""
+    least, pick, after = paper.least[row], paper.pick[row], paper.least[row + 1]
+    for t in range(need + 1):
+        least[t], pick[t] = after[t], -1
+        if t > 0 and red + after[max(0, t - step)] < after[t]:
+            least[t], pick[t] = red + after[max(0, t - step)], column
 
 
-@njit(cache=True)
-def trace(top: int, once: int, step: Ints, desk: Desk, plan: Ints, size: int) -> int:
-    """Append the columns of g[top] to a plan of `size`; its new size."""
-    t = top
-    for layer in range(once - 1, -1, -1):
-        j = desk.once[layer, t] if t > 0 else -1
-        if j >= 0:
-            plan[size] = j
-            size += 1
-            t = max(0, t - step[j])
-    while t > 0:
-        q = desk.pick[t]
-        plan[size] = desk.columns[q]
+@compiled
+def _leave(least: Floats, open_: Floats, need: int, spare: int, dear: float, queue: Ints) -> None:
+    """open[t] = min over q up to `spare` of least[t - q] + dear q: the least of a sliding window of
+    least[t] - dear t, whose candidates stand in a queue, rising."""
+    head, tail = 0, 0
+    for t in range(need + 1):
+        while tail > head and least[queue[tail - 1]] - dear * queue[tail - 1] >= least[t] - dear * t:
+            tail -= 1
+        queue[tail] = t
+        tail += 1
+        if queue[head] < t - spare:
+            head += 1
+        open_[t] = least[queue[head]] + dear * (t - queue[head])
+
+
+@compiled
+def trace(items: Items, s: int, rows: int, need: int, spare: float, dear: float, paper: Table, plan: Ints) -> int:
+    """The columns of the cheapest plan by the table into `plan`; how many."""
+    t = need
+    for q in range(min(int(np.ceil(spare * GRID - 1e-7)), need) + 1):
+        if paper.least[0, need - q] + dear / GRID * q <= paper.open[0, need] + EVEN:
+            t = need - q
+            break
+    size, row = 0, 0
+    while t > 0 and size < len(plan):
+        column = paper.pick[row, t]
+        if row < rows:
+            row += 1
+            if column < 0:
+                continue
+        if column < 0:
+            break
+        plan[size] = column
         size += 1
-        t -= desk.steps[q]
+        t -= items.step[column]
     return size
-
-
-@njit(cache=True)
-def fits(items: Items, j: int, room: Ints) -> bool:
-    """Whether one instance fits in this room ([R + 1])."""
-    for at in range(items.use.shape[1]):  # noqa: SIM110  # Numba knows no generators
-        if items.run[j, at] > room[items.use[j, at]]:
-            return False
-    return True
-
-
-@njit(cache=True)
-def draw(items: Items, j: int, sign: int, drawn: Ints) -> None:
-    """Add what an instance draws to `drawn` [R + 1]."""
-    for at in range(items.use.shape[1]):
-        drawn[items.use[j, at]] += sign
-
-
-@njit(cache=True)
-def breaks(items: Items, plan: Ints, room: Ints, drawn: Ints) -> bool:
-    """Whether the instances of a plan together exceed the room of its service."""
-    broken, last = False, len(room) - 1
-    for j in plan:
-        draw(items, j, 1, drawn)
-    for j in plan:
-        for at in range(items.use.shape[1]):
-            row = items.use[j, at]
-            if row < last and drawn[row] > room[row]:
-                broken = True
-    for j in plan:
-        draw(items, j, -1, drawn)
-    return broken
-
-
-@njit(cache=True)
-def beside_one(
-    items: Items, columns: Ints, red: Floats, room: Ints, top: int, desk: Desk, spare: Desk
-) -> tuple[float, int]:
-    """Least reduced cost of covering `top`, where what follows the first column must fit beside it.
-
-    g must lie on the desk up to `top`. The bound, and its first column (-1: nothing covers it).
-    """
-    for x in range(len(columns)):
-        rest = top - items.step[columns[x]]
-        desk.sort[x] = red[columns[x]] + (desk.least[rest] if rest > 0 else 0.0)
-    best, first, tries = np.inf, -1, 0
-    for x in np.argsort(desk.sort[: len(columns)], kind="mergesort"):
-        j, rest = columns[x], top - items.step[columns[x]]
-        if desk.sort[x] >= best:
-            break
-        if rest <= 0 or tries >= LOOKAHEAD:
-            best, first = desk.sort[x], j
-            break
-        tries += 1  # noqa: SIM113  # it counts those that get here
-        draw(items, j, 1, desk.drawn)
-        size = 0
-        for other in columns:
-            if items.step[other] <= items.step[j] and _fits_beside(items, other, room, desk.drawn):
-                spare.left[size] = other
-                size += 1
-        draw(items, j, -1, desk.drawn)
-        count = undominated(spare.left[:size], red, items.step, spare)
-        if count:
-            cover_one(count, rest, spare)
-            if red[j] + spare.least[rest] < best:
-                best, first = red[j] + spare.least[rest], j
-    return best, first
-
-
-@njit(cache=True)
-def _fits_beside(items: Items, j: int, room: Ints, drawn: Ints) -> bool:
-    last = len(room) - 1
-    for at in range(items.use.shape[1]):
-        row = items.use[j, at]
-        if row < last and items.run[j, at] + drawn[row] > room[row]:
-            return False
-    return True

@@ -1,8 +1,8 @@
-"""One step of the order, in rounds: search, fix columns by what was found, and go on over what is left.
+"""From prices to a plan and its proof: windows over the services' plans, each wider than the one before.
 
-The first search takes the columns of least slack. What it finds excludes most others ("column fixing",
-solver.md). Once few are left the integer program decides over them; while there are many, another search
-does. Each round has a work limit; where the last one ends without a proof, the bound says how far it came.
+A choice better than the one at hand is made of plans whose slacks add up to less than what is open between
+bound and target. So all plans of less slack than a window are listed and the best choice among them is looked
+for; what was not listed is above the bound by the window. It ends when that reaches the target.
 """
 
 from collections.abc import Callable
@@ -11,147 +11,243 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.board import Board
-from solver.fixing import slacks
-from solver.knapsacks import GRID
-from solver.packing import FIRST_STEPS, STEPS, Aim, Search
-from solver.program import Ends, Finish, Floats, Ints, Step, pick
+from solver.choice import Decide, Plans, choose
+from solver.compiled import compiled
+from solver.knapsacks import GRID, Flags, Items, Table, fill, table
+from solver.plans import DEEP, bound, listed, needed, walk
+from solver.pricing import Asked, Prices, Pricing
+from solver.program import Floats, Ints
 
-
-@dataclass(frozen=True)
-class Effort:
-    """The work limits of one round."""
-
-    places: int
-    """Of the search; with none the integer program is all there is."""
-    columns: int
-    reach: float = np.inf
-    """Columns whose slack is above this share of the bound wait for the next round."""
-
-
-ROUNDS = (Effort(60, 3000, 0.03), Effort(300, 4000), Effort(0, 0))
-FEW = 600
-"""Columns that the integer program takes at most: HiGHS needs some tenths of a second for so many."""
-WORK = 400_000
-"""Places times columns of a search, about a second's worth."""
+NEAR = 0.05
+"""Columns with more slack than this share of the first bound wait until the end."""
+FIRST, WIDER = 0.003, 1.8
+"""The first window as a share of the bound, and by how much the next is wider at most."""
+WINDOWS = 12
+PLANS = 20_000
+"""Plans of a service in a window at most."""
+REACH, FEW = 4.0, 5_000
+"""How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
+program takes at most."""
+WALK, LOOK, TRY = 20_000_000, 400_000, 40_000
+"""Columns tried to list a service's plans, and places looked at to choose among all: the work limits."""
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
-    """What a step begins with."""
+class Goal:
+    """When a choice is good enough: within this share of its objective, or within so much of it."""
 
-    aim: Aim
-    step: Step
-    ends: Ends
-    """Of the steps before."""
-    price: Floats
-    """[R]: of the rows."""
-    dear: Floats
-    """[S]: of unmet shares."""
-    plan: Ints | None = None
-    """Columns of a plan that is there (of `Existing`, one for each instance), and its value."""
-    value: float = np.inf
-    paid: float = 0.0
-    """How much more a value is than the step's objective: the price of what stays unmet."""
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def target(self, best: float) -> float:
+        """A bound of so much proves it."""
+        return best - max(self.relative * abs(best), self.absolute) if np.isfinite(best) else best
 
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """The best plan of a step, its value, and what no plan is below."""
+    """The best choice, its objective, and what no choice is below."""
 
     plan: Ints | None
+    """Columns (of `Existing`), one for each instance."""
     value: float
     bound: float
-    survivors: int = 0
-    places: int = 0
-    climbed: int = 0
+    prices: Prices
+    plans: int = 0
+    """Listed in the last window."""
+    steps: int = 0
 
 
-def reach(board: Board, start: Start, finish: Finish, mark: Callable[[str], None]) -> Reached:
-    """Go through the rounds until the plan is proven good enough.
+def reach(
+    board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None, decide: Decide,
+    mark: Callable[[str], None],
+) -> Reached:
+    """Prices, then windows.
 
     Args:
+        start: prices to begin with.
+        found: a choice that is there.
         mark: called after each part of the work with its name.
     """
-    aim, price, dear = start.aim, start.price, start.dear
-    found = Reached(start.plan, start.value, -np.inf)
-    for number, effort in enumerate(ROUNDS):
-        base, slack = _slacks(board, aim, price, dear)
-        if not np.isfinite(base):
-            return replace(found, bound=np.inf)
-        found = replace(found, bound=max(found.bound, base))
-        target = aim.target(found.value)
-        if number and (few := _below(slack, board, target - base)) is not None:
-            found = _decide(board, start, finish, found, few)
-            mark("integer program")
+    base, slack = slacks(board, asked, start)
+    near = slack <= NEAR * max(abs(base), asked.scale)
+    best = found or Reached(None, np.inf, -np.inf, start)
+    for _ in range(4):
+        part = board.part(near)
+        pricing = Pricing(part, replace(asked, scale=max(abs(base) if np.isfinite(base) else 0.0, asked.scale)))
+        prices = pricing.climb(start)
+        mark("prices")
+        best = replace(best, prices=prices, bound=max(best.bound, prices.bound), steps=best.steps + prices.steps)
+        best = _windows(pricing, goal, best, prices, decide, mark)
+        base, slack = slacks(board, asked, prices)
+        missed = (slack + base < best.bound) & ~near
+        mark("check")
+        if not missed.any():
             break
-        if found.bound >= target or not effort.places:
-            break
-        chosen, rest = _least(slack, min(target - base, effort.reach * max(abs(base), 1.0)), effort)
-        ids, items = board.items(chosen, aim.priced)
-        places = min(effort.places, max(1, WORK // max(1, len(ids))))
-        search = Search(items, replace(aim, places=places), found.value, _hint(board, aim, ids))
-        outcome = search.run(search.first(price, dear), STEPS if number else FIRST_STEPS)
-        found = Reached(
-            plan=found.plan if outcome.plan is None else board.at[ids[outcome.plan]],
-            value=outcome.value,
-            bound=max(found.bound, min(outcome.bound, base + rest)),
-            survivors=len(chosen),
-            places=found.places + outcome.places,
-            climbed=found.climbed + outcome.steps,
+        near, start = near | missed, prices
+    return best
+
+
+def slacks(board: Board, asked: Asked, prices: Prices) -> tuple[float, Floats]:
+    """The bound over all columns at these prices, and how much more it is with each."""
+    slack, worth = np.empty(len(board)), np.empty(len(asked.weight))
+    ask = asked.ask
+    _slacks(
+        board.items, np.append(prices.row, 0.0), prices.own, board.right, ask.share, ask.spare,
+        asked.dear(prices.total), table(len(board)), slack, worth,
+    )  # fmt: skip
+    return float(worth.sum()) - prices.base(board.right, asked.total), slack
+
+
+def _windows(
+    pricing: Pricing, goal: Goal, best: Reached, prices: Prices, decide: Decide, mark: Callable[[str], None]
+) -> Reached:
+    low = prices.bound
+    window = FIRST * max(abs(low), 1e-9)
+    for _ in range(WINDOWS):
+        target = goal.target(best.value)
+        if low >= target:
+            return replace(best, bound=max(best.bound, min(low, target)))
+        window = min(window, target - low)
+        plans, columns, whole = plans_within(pricing, prices, window)
+        mark("plans")
+        question = _Question(pricing, plans, prices.bound, goal, columns)
+        best, proven = question.answer(best, low + window, decide, mark)
+        if not whole:
+            return best
+        target = goal.target(best.value)
+        if proven:
+            best = replace(best, bound=max(best.bound, min(low + window, target)))
+            if low + window >= target:
+                return best
+        elif np.isfinite(best.value):
+            return best
+        window *= WIDER
+    return best
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """Which of the listed plans to choose."""
+
+    pricing: Pricing
+    plans: Plans
+    bound: float
+    goal: Goal
+    columns: list[Ints]
+
+    def answer(
+        self, best: Reached, edge: float, decide: Decide, mark: Callable[[str], None]
+    ) -> tuple[Reached, bool]:
+        """The best choice, if it is better than what is there; and whether there is none below the edge of
+        what is listed and below target."""
+        best = replace(best, plans=len(self.plans.slack))
+        best, left = self._search(best, min(self.goal.target(best.value), edge), LOOK)
+        if left and not np.isfinite(best.value):
+            best, _ = self._search(best, edge + REACH * (edge - self.bound), TRY)
+        mark("choice")
+        if left:
+            return best, True
+        if len(self.plans.slack) > FEW:
+            return best, False
+        right, total = self.pricing.board.right, self.pricing.asked.total
+        found = decide(self.plans, right, total, min(self.goal.target(best.value), 2 * edge - self.bound))
+        mark("integer program")
+        if found.value < best.value:
+            best = self._taken(best, found.chosen, found.value)
+        return best, found.bound >= min(edge, self.goal.target(best.value)) - 1e-9
+
+    def _search(self, best: Reached, cutoff: float, work: int) -> tuple[Reached, int]:
+        chosen = np.full(self.pricing.services, -1, np.int64)
+        rows = contested(self.plans, self.pricing.board.right)
+        value, left = choose(
+            self.plans._replace(use=np.ascontiguousarray(self.plans.use[:, rows])), self.pricing.board.right[rows],
+            self.pricing.asked.total, self.bound, cutoff, self.goal.relative, self.goal.absolute, False, work,
+            chosen,
+        )  # fmt: skip
+        return (self._taken(best, chosen, value) if value < best.value else best), left
+
+    def _taken(self, best: Reached, chosen: Ints, value: float) -> Reached:
+        picked = np.concatenate([self.columns[p] for p in chosen.tolist()])
+        return replace(best, plan=self.pricing.board.at[picked], value=value)
+
+
+def contested(plans: Plans, right: Ints) -> Ints:
+    """Rows that some choice of plans would break."""
+    most = np.zeros_like(right)
+    for low, high in zip(plans.begin[:-1].tolist(), plans.begin[1:].tolist(), strict=True):
+        if high > low:
+            most += plans.use[low:high].max(axis=0)
+    return np.flatnonzero(most > right)
+
+
+def plans_within(pricing: Pricing, prices: Prices, window: float) -> tuple[Plans, list[Ints], bool]:
+    """All needed plans of less slack than the window, their columns, and whether that is all."""
+    asked, board = pricing.asked, pricing.board
+    dear = asked.dear(prices.total)
+    out = listed(PLANS, pricing.rows)
+    parts, columns, begin, whole = [], [], [0], True
+    price = np.append(prices.row, 0.0)
+    for s in range(pricing.services):
+        ask = asked.ask
+        args = (board.right, float(ask.share[s]), float(ask.spare[s]), float(dear[s]))
+        count, all_ = _plans(
+            board.items, s, price, prices.own[s].copy(), *args, prices.worth[s] + window, pricing.paper, out
         )
-        mark("search" if number else "first search")
-        if found.bound >= aim.target(found.value):
-            break
-        price, dear = outcome.price, outcome.dear
+        whole = whole and all_
+        order = np.argsort(out.worth[:count], kind="stable")
+        keep = np.zeros(count, np.bool_)
+        needed(out, order, keep)
+        kept = order[keep[order]]
+        parts.append(
+            (
+                out.use[kept].astype(np.int64),
+                out.worth[kept] - prices.worth[s],
+                out.cost[kept] + asked.ask.dear[s] * out.unmet[kept],
+                asked.weight[s] * out.unmet[kept],
+            )
+        )
+        columns += [out.columns[p, : out.size[p]].copy() for p in kept.tolist()]
+        begin.append(begin[-1] + len(kept))
+    use, slack, objective, unmet = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return Plans(use, slack, objective, unmet, np.array(begin, np.int64)), columns, whole
+
+
+def tables_at(board: Board, prices: Prices) -> Floats:
+    """[S, GRID + 1]: what so many steps of each service are worth at least, where nothing may be left."""
+    services = len(prices.own)
+    found = np.empty((services, GRID + 1))
+    _tables(board.items, np.append(prices.row, 0.0), prices.own, board.right, table(len(board)), found)
     return found
 
 
-def _slacks(board: Board, aim: Aim, price: Floats, dear: Floats) -> tuple[float, Floats]:
-    """The bound at these prices, and how much more it is for each column."""
-    red = board.drawn(price) + (board.cost if aim.priced else 0.0)
-    spare = np.ceil(aim.spare * GRID - 1e-7).astype(np.int64)
-    base, slack = slacks(red, board.step, board.service, board.once, spare, dear)
-    slack[board.most <= 0] = np.inf
-    return base - float(price @ aim.right), slack
+@compiled
+def _tables(items: Items, price: Floats, own: Floats, right: Ints, paper: Table, found: Floats) -> None:
+    for s in range(len(found)):
+        fill(items, s, price + own[s], GRID, 0.0, 0.0, paper)
+        found[s] = np.maximum(0.0, paper.least[0] - float((own[s][:-1] * right).sum()))
 
 
-def _hint(board: Board, aim: Aim, ids: Ints) -> Floats | float:
-    """Where columns cost nothing, a tenth of a share for what all services cost."""
-    if aim.priced:
-        return 0.0
-    each = board.cost / board.columns.cover[board.at]
-    return 0.1 * board.cost[ids] / (float(np.median(each)) * len(aim.weight))
+@compiled
+def _plans(
+    items: Items, s: int, price: Floats, own: Floats, right: Ints, share: float, spare: float, dear: float,
+    most: float, paper: Table, out: object,
+) -> tuple[int, bool]:  # fmt: skip
+    plan = np.empty(DEEP, np.int64)
+    _, rows = bound(items, s, price, own, right, share, spare, dear, np.inf, 0, paper, plan)
+    return walk(items, s, rows, own, right, share, spare, dear, most, False, WALK, paper, out)
 
 
-def _below(slack: Floats, board: Board, most: float) -> Ints | None:
-    """The columns (of `Existing`) that a better plan could have, if they are few enough to decide over."""
-    within = np.flatnonzero(slack <= most)
-    return None if len(within) > FEW else np.unique(board.at[within])
-
-
-def _least(slack: Floats, most: float, effort: Effort) -> tuple[Ints, float]:
-    """The columns of the board with the least slack, and the least slack of those left out."""
-    within = np.flatnonzero(slack <= most)
-    if len(within) > effort.columns:
-        within = np.sort(within[np.argpartition(slack[within], effort.columns - 1)[: effort.columns]])
-    out = slack.copy()
-    out[within] = np.inf
-    return within, float(out.min(initial=np.inf))
-
-
-def _decide(board: Board, start: Start, finish: Finish, found: Reached, few: Ints) -> Reached:
-    """The integer program over all columns that a better plan could have."""
-    columns, target = board.columns, start.aim.target(found.value)
-    found = replace(found, survivors=len(few))
-    if not len(few):
-        return replace(found, bound=max(found.bound, target))
-    picked = pick(columns.program, columns.block[few], columns.row[few])
-    better = finish(columns.program, picked, start.step, start.ends, target - start.paid)
-    if better is None:
-        return replace(found, bound=max(found.bound, target))
-    bound = max(found.bound, min(target, better.bound + start.paid))
-    found = replace(found, bound=bound, places=found.places + better.nodes)
-    value = better.value + start.paid
-    if not np.isfinite(value) or value >= found.value:
-        return found
-    return replace(found, plan=np.repeat(few, better.counts), value=value)
+@compiled
+def _slacks(
+    items: Items, price: Floats, own: Floats, right: Ints, share: Floats, spare: Floats, dear: Floats,
+    paper: Table, slack: Floats, worth: Floats,
+) -> None:  # fmt: skip
+    for s in range(len(share)):
+        need = int(np.ceil(share[s] * GRID - 1e-7))
+        fill(items, s, price + own[s], need, spare[s], dear[s], paper)
+        held = float((own[s][:-1] * right).sum())
+        worth[s] = paper.open[0, need] - held
+        for j in range(items.begin[s], items.begin[s + 1]):
+            rest = max(0, need - items.step[j])
+            slack[j] = paper.red[j] + paper.open[0, rest] - held - worth[s]

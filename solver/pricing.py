@@ -1,0 +1,228 @@
+"""Prices of rows at which the services' cheapest plans add up to the most: column generation over plans.
+
+    bound(price) = sum_s min over plans p of (cost_p + price . use_p + total_price weight_s unmet_p)
+                   - price . right - total_price total
+
+Every price gives a valid bound. A `Master` over the plans found so far proposes prices, the services answer
+with their cheapest plans, and proposals are pulled back towards the best prices so far, without which they
+swing. It ends where the master's value, which no bound exceeds, is reached.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solver.board import Board
+from solver.compiled import compiled
+from solver.knapsacks import Ask, Items, Table, table
+from solver.master import Master
+from solver.plans import DEEP, OWN_STEPS, Listed, bound, listed, walk
+from solver.program import Floats, Ints
+
+PULL = 0.6
+"""Share of the best prices in those that are tried."""
+CLOSE = 2e-4
+"""The bound is good enough within this share of the master's value."""
+ROUNDS = 60
+TINY = 1e-7
+"""A bound above this is above 0."""
+WORK = 2_000_000
+"""Columns tried for one cheapest plan."""
+DEAR = 10.0
+"""Doing without a service, over the bound to begin with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A question over a board: what is asked of each service, and of all together."""
+
+    ask: Ask
+    weight: Floats
+    """[S]: of an unmet share."""
+    total: float = np.inf
+    """The most that weighted unmet shares add up to."""
+    scale: float = 1.0
+    """The costs' size where there is no bound yet to go by."""
+    feasible: bool = False
+    """Whether the question is only if there is a plan: nothing costs, and a bound above 0 says no."""
+
+    def dear(self, total_price: float) -> Floats:
+        """[S]: price of an unmet share."""
+        return self.ask.dear + total_price * self.weight
+
+
+@dataclass(eq=False)
+class Prices:
+    """Prices, the bound that they give, and what it is made of."""
+
+    row: Floats
+    """[R]."""
+    total: float
+    own: Floats
+    """[S, R + 1]: each service's own on top (`solver.plans`)."""
+    bound: float = -np.inf
+    worth: Floats = field(default_factory=lambda: np.zeros(0))
+    """[S]: of each service's cheapest plan; infinite if it has none."""
+    exact: bool = True
+    """Whether there are plans worth that, as far as the services' walks were not cut short."""
+    value: float = np.inf
+    """Of the mix of plans; the bound comes close to it."""
+    lacks: bool = False
+    """Whether even a mix of plans cannot give each service what is asked."""
+    steps: int = 0
+
+    def base(self, right: Ints, total: float) -> float:
+        """What the stock takes from the services' worth."""
+        return float(self.row @ right) + (self.total * total if self.total > 0 else 0.0)
+
+
+def free_prices(services: int, rows: int) -> Prices:
+    """Everything is free."""
+    return Prices(np.zeros(rows), 0.0, np.zeros((services, rows + 1)))
+
+
+@compiled
+def _cheapest(
+    items: Items, price: Floats, own: Floats, right: Ints, share: Floats, spare: Floats, dear: Floats,
+    aims: Floats, work: int, paper: Table, out: Listed, worth: Floats, found: Ints, one: Listed,
+) -> bool:  # fmt: skip
+    """Each service's cheapest plan into its place of `out` (`found` says where there is one), and its worth;
+    where the walk was cut short, what it cannot be below. Returns whether no walk was."""
+    exact = True
+    plan = np.empty(DEEP, np.int64)
+    for s in range(len(share)):
+        found[s] = 0
+        least, rows = bound(
+            items, s, price, own[s], right, share[s], spare[s], dear[s], aims[s], OWN_STEPS, paper, plan
+        )
+        worth[s] = least
+        if least == np.inf:
+            continue
+        aim, window = aims[s], 0.002 * abs(least) + 1e-6
+        most = aim if aim < np.inf else least + window
+        while True:
+            count, whole = walk(
+                items, s, rows, own[s], right, share[s], spare[s], dear[s], most, True, work, paper, one
+            )
+            if count > 0:
+                found[s] = 1
+                worth[s] = one.worth[0] if whole else least
+                out.use[s], out.cost[s], out.unmet[s] = one.use[0], one.cost[0], one.unmet[0]
+                out.worth[s], out.size[s], out.columns[s] = one.worth[0], one.size[0], one.columns[0]
+                break
+            if not whole or aim < np.inf:
+                worth[s] = least if not whole else aim
+                break
+            if most > 1e3 * (abs(least) + 1):
+                worth[s] = np.inf
+                break
+            window *= 3
+            most = least + window
+        exact = exact and (worth[s] > least or whole)
+    return exact
+
+
+class Pricing:
+    """One question over one board; keeps the plans that were found."""
+
+    def __init__(self, board: Board, asked: Asked) -> None:
+        self.board, self.asked = board, asked
+        self.services, self.rows = len(asked.weight), len(board.right)
+        self.paper = table(len(board))
+        self.pool = _Pool(self.services, self.rows)
+        self._out, self._one = listed(self.services, self.rows), listed(1, self.rows)
+
+    def look(self, prices: Prices) -> Prices:
+        """The bound at these prices; the cheapest plans go to the pool."""
+        ask, asked = self.asked.ask, self.asked
+        dear = asked.dear(prices.total)
+        own, worth = prices.own.copy(), np.zeros(self.services)
+        found = np.zeros(self.services, np.int64)
+        exact = _cheapest(
+            self.board.items, np.append(prices.row, 0.0), own, self.board.right, ask.share, ask.spare, dear,
+            self.pool.least(prices.row, dear), WORK, self.paper, self._out, worth, found, self._one,
+        )  # fmt: skip
+        self.pool.add(self._out, np.flatnonzero(found))
+        bound_ = float(worth.sum()) - prices.base(self.board.right, asked.total)
+        return Prices(prices.row, prices.total, own, bound_, worth, exact)
+
+    def climb(self, start: Prices) -> Prices:
+        """The best prices found."""
+        best = self.look(start)
+        if self._settled(best):
+            return best
+        size = max(abs(best.bound) if np.isfinite(best.bound) else 0.0, self.asked.scale)
+        big = np.full(self.services, 1.0 if self.asked.feasible else DEAR * size)
+        master = Master(self.board.right, self.asked.weight, self.asked.total, big)
+        sent, steps = 0, 1
+        while steps < ROUNDS:
+            sent = self.pool.send(master, sent)
+            master.solve()
+            if self.asked.feasible and master.value <= TINY:
+                break
+            if np.isfinite(best.bound) and master.value - best.bound <= CLOSE * abs(master.value) + 1e-9:
+                break
+            pull = PULL if np.isfinite(best.bound) else 0.0
+            tried = self.look(
+                Prices(
+                    pull * best.row + (1 - pull) * master.price,
+                    pull * best.total + (1 - pull) * master.total_price,
+                    best.own,
+                )
+            )
+            steps += 1
+            if tried.bound > best.bound or not np.isfinite(best.bound):
+                best = tried
+            if self._settled(best):
+                break
+        best.value, best.steps = master.value, steps
+        best.lacks = bool(master.lacks.max(initial=0.0) > 1e-6)
+        return best
+
+    def _settled(self, prices: Prices) -> bool:
+        """Some service can have no plan, or the bound says that not all can."""
+        return prices.bound == np.inf or (self.asked.feasible and prices.bound > TINY)
+
+
+class _Pool:
+    """Plans found so far, each once."""
+
+    def __init__(self, services: int, rows: int) -> None:
+        self.services = services
+        self._seen: set[tuple[int, bytes, float]] = set()
+        self.service: list[int] = []
+        self.cost: list[float] = []
+        self.unmet: list[float] = []
+        self.use: list[Ints] = []
+        self.columns: list[Ints] = []
+
+    def add(self, out: Listed, places: Ints) -> None:
+        """Plans of the services that stand in their places."""
+        for s in places.tolist():
+            key = (s, out.use[s].tobytes(), float(out.unmet[s]))
+            if key not in self._seen:
+                self._seen.add(key)
+                self.service.append(s)
+                self.cost.append(float(out.cost[s]))
+                self.unmet.append(float(out.unmet[s]))
+                self.use.append(out.use[s].astype(np.int64))
+                self.columns.append(out.columns[s, : out.size[s]].copy())
+
+    def least(self, price: Floats, dear: Floats) -> Floats:
+        """[S]: worth of the cheapest plan of each service at these prices; infinite without one."""
+        found = np.full(self.services, np.inf)
+        if self.service:
+            service = np.array(self.service)
+            worth = np.array(self.cost) + np.array(self.use) @ price + dear[service] * np.array(self.unmet)
+            np.minimum.at(found, service, worth + 1e-9)
+        return found
+
+    def send(self, master: Master, sent: int) -> int:
+        """Add those that a master does not have yet; how many it has now."""
+        new = slice(sent, len(self.service))
+        if len(self.service) > sent:
+            master.add(
+                np.array(self.service[new]), np.array(self.cost[new]),
+                np.array(self.use[new]).reshape(-1, master.rows), np.array(self.unmet[new]),
+            )  # fmt: skip
+        return len(self.service)
