@@ -30,6 +30,7 @@ class Master:
             self.services, big, np.zeros(self.services), free, self.services, every, rows + every,
             np.ones(self.services),
         )  # fmt: skip
+        self._big = big
         self.value, self.lacks = 0.0, np.ones(self.services)
         self.price, self.total_price = np.zeros(self.rows), 0.0
 
@@ -55,3 +56,9 @@ class Master:
         self.value = float(self._highs.getInfo().objective_function_value)
         self.lacks = np.array(solution.col_value[: self.services])
         self.price, self.total_price = np.maximum(0.0, -dual[: self.rows]), max(0.0, -float(dual[self.rows]))
+
+    def dearer(self) -> float:
+        """Doing without a service costs ten times as much from now on; how much, for the dearest."""
+        self._big = 10.0 * self._big
+        self._highs.changeColsCost(self.services, np.arange(self.services, dtype=np.int32), self._big)
+        return float(self._big.max())

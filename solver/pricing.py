@@ -28,8 +28,10 @@ TINY = 1e-7
 """A bound above this is above 0."""
 WORK = 2_000_000
 """Columns tried for one cheapest plan."""
-DEAR = 10.0
-"""Doing without a service, over the bound to begin with."""
+DEAR, MOST_DEAR = 3.0, 1e4
+"""Doing without a service, over the bound to begin with, and at most."""
+LACKS = 1e-6
+"""Shares of a service that a mix does without, where it is more than rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,12 +158,14 @@ class Pricing:
         master = Master(self.board.right, self.asked.weight, self.asked.total, big)
         sent, steps = 0, 1
         while steps < ROUNDS:
-            sent = self.pool.send(master, sent)
+            sent = self.pool.send(master, sent, self.asked.ask.dear)
             master.solve()
-            if self.asked.feasible and master.value <= TINY:
+            if self.asked.feasible and (master.value <= TINY or best.bound > TINY):
                 break
-            if np.isfinite(best.bound) and master.value - best.bound <= CLOSE * abs(master.value) + 1e-9:
-                break
+            if master.value - best.bound <= CLOSE * abs(master.value) + 1e-9:
+                if master.lacks.max() <= LACKS or master.dearer() > MOST_DEAR * size:
+                    break
+                continue  # it does without a service for less than that is worth
             pull = PULL if np.isfinite(best.bound) else 0.0
             tried = self.look(
                 Prices(
@@ -176,7 +180,7 @@ class Pricing:
             if self._settled(best):
                 break
         best.value, best.steps = master.value, steps
-        best.lacks = bool(master.lacks.max(initial=0.0) > 1e-6)
+        best.lacks = bool(master.lacks.max() > LACKS)
         return best
 
     def _settled(self, prices: Prices) -> bool:
@@ -217,12 +221,12 @@ class _Pool:
             np.minimum.at(found, service, worth + 1e-9)
         return found
 
-    def send(self, master: Master, sent: int) -> int:
-        """Add those that a master does not have yet; how many it has now."""
+    def send(self, master: Master, sent: int, dear: Floats) -> int:
+        """Add those that a master does not have yet, with what they leave unmet at `dear` a share; how many it
+        has now."""
         new = slice(sent, len(self.service))
         if len(self.service) > sent:
-            master.add(
-                np.array(self.service[new]), np.array(self.cost[new]),
-                np.array(self.use[new]).reshape(-1, master.rows), np.array(self.unmet[new]),
-            )  # fmt: skip
+            service, unmet = np.array(self.service[new]), np.array(self.unmet[new])
+            cost = np.array(self.cost[new]) + dear[service] * unmet
+            master.add(service, cost, np.array(self.use[new]).reshape(-1, master.rows), unmet)
         return len(self.service)

@@ -20,6 +20,8 @@ from solver.program import Floats, Ints
 
 NEAR = 0.05
 """Columns with more slack than this share of the first bound wait until the end."""
+SMALL, CHECKS = 15_000, 4
+"""Columns that are taken all at once; and times that those left out are looked through."""
 FIRST, WIDER = 0.003, 1.8
 """The first window as a share of the bound, and by how much the next is wider at most."""
 WINDOWS = 12
@@ -71,20 +73,22 @@ def reach(
     """
     base, slack = slacks(board, asked, start)
     near = slack <= NEAR * max(abs(base), asked.scale)
+    if len(board) <= SMALL or not np.isfinite(base):
+        near[:] = True
     best = found or Reached(None, np.inf, -np.inf, start)
-    for _ in range(4):
-        part = board.part(near)
-        pricing = Pricing(part, replace(asked, scale=max(abs(base) if np.isfinite(base) else 0.0, asked.scale)))
+    for _ in range(CHECKS):
+        pricing = Pricing(board.part(near), asked)
         prices = pricing.climb(start)
         mark("prices")
-        best = replace(best, prices=prices, bound=max(best.bound, prices.bound), steps=best.steps + prices.steps)
-        best = _windows(pricing, goal, best, prices, decide, mark)
+        reached = replace(best, prices=prices, bound=prices.bound, steps=best.steps + prices.steps)
+        reached = _windows(pricing, goal, reached, prices, decide, mark)
         base, slack = slacks(board, asked, prices)
-        missed = (slack + base < best.bound) & ~near
+        least = float((base + slack[~near]).min(initial=np.inf))
+        best = replace(reached, bound=max(best.bound, min(reached.bound, least)))
         mark("check")
-        if not missed.any():
+        if least >= reached.bound:
             break
-        near, start = near | missed, prices
+        near, start = near | (base + slack < goal.target(best.value)), prices
     return best
 
 
