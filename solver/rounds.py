@@ -24,7 +24,7 @@ SMALL, CHECKS = 15_000, 4
 """Columns that are taken all at once; and times that those left out are looked through."""
 FIRST, WIDER = 0.003, 1.8
 """The first window as a share of the bound, and by how much the next is wider at most."""
-WINDOWS = 12
+WINDOWS = 16
 PLANS = 20_000
 """Plans of a service in a window at most."""
 REACH, FEW = 4.0, 5_000
@@ -107,7 +107,7 @@ def _windows(
     pricing: Pricing, goal: Goal, best: Reached, prices: Prices, decide: Decide, mark: Callable[[str], None]
 ) -> Reached:
     low = prices.bound
-    window = FIRST * max(abs(low), 1e-9)
+    window = max(FIRST * abs(low), 2 * goal.absolute, 1e-9)
     for _ in range(WINDOWS):
         target = goal.target(best.value)
         if low >= target:

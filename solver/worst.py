@@ -12,7 +12,7 @@ import numpy as np
 from solver.board import Board
 from solver.choice import choose
 from solver.knapsacks import EVEN, GRID, Ask
-from solver.pricing import Asked, Prices, Pricing, free_prices
+from solver.pricing import TINY, Asked, Prices, Pricing, free_prices
 from solver.program import Floats, Ints
 from solver.rounds import LOOK, contested, plans_within, tables_at
 
@@ -62,7 +62,7 @@ def _by_prices(shares: "_Shares", low: float, high: float, gap: float) -> tuple[
     while high - low > gap / 2:
         middle = (low + high) / 2
         tried = shares.climb(middle, prices)
-        if tried.bound > 0:
+        if tried.bound > TINY:
             prices = tried
             low = max(middle, shares.above(tried, middle))
         else:
@@ -93,7 +93,7 @@ class _Shares:
         ruled, tried = -1.0, np.linspace(share, float(self.weight.max()), 2000)
         for one in tried.tolist():
             need = self.asked(one).ask.need
-            if least[np.arange(len(need)), need].sum() <= held + EVEN * max(1.0, held):
+            if least[np.arange(len(need)), need].sum() <= held + TINY * max(1.0, held):
                 break
             ruled = one
         return ruled
@@ -102,14 +102,14 @@ class _Shares:
         """A plan that leaves no more, None if none was found; and whether that is certain."""
         pricing = Pricing(self.board, self.asked(share))
         here = pricing.look(prices)
-        if here.bound > 0:
+        if here.bound > TINY:
             return None, True
-        plans, columns, whole = plans_within(pricing, here, -here.bound + EVEN)
+        plans, columns, whole = plans_within(pricing, here, max(0.0, -here.bound) + TINY)
         chosen = np.full(len(self.weight), -1, np.int64)
         rows = contested(plans, self.board.right)
         narrow = plans._replace(use=np.ascontiguousarray(plans.use[:, rows]))
         value, left = choose(
-            narrow, self.board.right[rows], np.inf, here.bound, 2 * EVEN, 0.0, 0.0, True, LOOK, chosen
+            narrow, self.board.right[rows], np.inf, here.bound, 2 * TINY, 0.0, 0.0, True, LOOK, chosen
         )
         if not np.isfinite(value):
             return None, whole and left > 0
