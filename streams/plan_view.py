@@ -11,8 +11,6 @@ from streams.plan_record import PlanRecord
 
 SHOWN = 8
 """Of the limits that bind; JSON has all."""
-SAME_SHARE = 1e-5
-"""Unmet shares that differ by less are the same: rounding."""
 
 
 SHARES = MappingProxyType(
@@ -93,7 +91,7 @@ def _unmet(record: PlanRecord) -> Table:
 
 
 def _binding(record: PlanRecord) -> Table:
-    table = plain_table("What binds", "limit", "one more would save, USD/h")
+    table = plain_table("What binds", "limit", "one more is worth, in fractions of nodes, USD/h")
     for binding in record.answer.binding[:SHOWN]:
         table.add_row(short(binding.limit), f"{binding.usd_per_hour:.2f}")
     return table
