@@ -25,7 +25,12 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> An
     proven = bool(solved.proofs) and solved.proofs[-1].step == "cost"
     bound = min(total, max(0.0, solved.bound) + _paid_anyway(question)) if proven else 0.0
     gap = (total - bound) / total if total > 0 else 0.0
-    steps = tuple(Step(minimised=p.step, value=p.value, bound=p.bound, gap=p.gap) for p in solved.proofs)
+    steps = tuple(
+        Step(minimised="cost", value=total, bound=bound, gap=gap)
+        if p.step == "cost"
+        else Step(minimised=p.step, value=p.value, bound=p.bound, gap=p.gap)
+        for p in solved.proofs
+    )
     left = max((s.gap for s in steps if s.minimised != "cost"), default=0.0)
     closed = proven and gap <= 2 * RELATIVE_GAP and left <= SHARE_TOLERANCE
     return Answer(
@@ -70,10 +75,15 @@ def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:
             own = question.bought[k][1].usd_per_hour
             bill, added = bill + value * own, added + value * (usd - own)
         elif k in question.apart:
-            bill += value * usd
+            bill += _share(value) * usd
         elif k in question.missing:
-            added += value * usd
+            added += round(value) * usd
     return bill, penalty, added
+
+
+def _share(value: float) -> float:
+    """Of demand, without HiGHS's rounding."""
+    return min(1.0, value) if value > SHARE_TOLERANCE else 0.0
 
 
 def _paid_anyway(question: Question) -> float:
@@ -107,10 +117,9 @@ def _bought(question: Question, solved: Solved) -> Iterator[Bought]:
 
 def _apart(question: Question, solved: Solved) -> Iterator[Apart]:
     for k, (service, region, variant) in question.apart.items():
-        share = float(solved.extras[k])
-        if share > SHARE_TOLERANCE:
+        if share := _share(float(solved.extras[k])):
             whole = question.asked[service].service
-            yield Apart(service=whole, region=region, variant=variant, share=min(1.0, share))
+            yield Apart(service=whole, region=region, variant=variant, share=share)
 
 
 def _missing(question: Question, solved: Solved) -> Iterator[Breach]:

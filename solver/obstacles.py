@@ -19,7 +19,8 @@ def obstacles(question: Question, solved: Solved, service: Service) -> str:
     keys = {key for key in _halves(question, service) if any(question.shelves.of(key))}
     if not keys:
         return _why_no_template(library, service.key)
-    short = _short(question, solved, keys)
+    excluded = set(_excluded(question, keys))
+    short = _short(question, solved, keys) - excluded
     withheld = {
         reason
         for stock in problem.stocks
@@ -28,7 +29,9 @@ def obstacles(question: Question, solved: Solved, service: Service) -> str:
     }
     refused = withheld | set(_refusals(question, keys))
     parts = ["half rule: no instance counts for more than half"] * _is_thin(question, solved, service)
+    parts += _unsuited(question, service, keys)
     parts += [f"stock of {', '.join(sorted(short))}"] * bool(short)
+    parts += [f"excluded: {', '.join(sorted(excluded))}"] * bool(excluded)
     parts += [f"refused: {', '.join(sorted(refused))}"] * bool(refused)
     parts += sorted(_full_limits(question, solved, keys))
     return "; ".join(parts) or "work limit of the solver"
@@ -39,6 +42,26 @@ def _halves(question: Question, service: Service) -> set[str]:
     apart = {f"{p.model}/{p.slo_class}/both" for p in question.problem.policy.disaggregation}
     parts = [service.model_copy(update={"phase": phase}).key for phase in ("prefill", "decode")]
     return {service.key, *parts} if service.key in apart else {service.key}
+
+
+def _excluded(question: Question, keys: set[str]) -> Iterator[str]:
+    """Configurations of the services' templates that the question rules out, wherever they are."""
+    names = question.shelves.configurations
+    used = {names[c] for key in keys for kind in question.shelves.of(key) for c in kind.most}
+    yield from used & set(question.problem.excluded_configurations)
+
+
+def _unsuited(question: Question, service: Service, keys: set[str]) -> list[str]:
+    """What makes every template of the services useless, whatever there is of stock."""
+    policy, kinds = question.problem.policy, [k for key in keys for k in question.shelves.of(key)]
+    allowed = policy.variants.get(service.model)
+    variants = sorted({kind.variant for kind in kinds})
+    if allowed is not None and not set(variants) & set(allowed):
+        return [f"variants: none of {', '.join(variants)} is good enough"]
+    lost = policy.lost_per_node(service.model)
+    if all((lost * kind.size >= 1).all() for kind in kinds):
+        return ["restarts: instances fail as fast as they recover"]
+    return []
 
 
 def _short(question: Question, solved: Solved, keys: set[str]) -> set[str]:

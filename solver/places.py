@@ -42,7 +42,7 @@ class Place:
     stocks: Mapping[str, Stock]
     """By configuration, of those not excluded."""
     kinds: Mapping[str, Sliced]
-    """Configuration -> its GPU kind, where that is sliced."""
+    """Configuration -> its GPU kind, where that is sliced; of those not excluded."""
 
     @property
     def region(self) -> str:
@@ -110,12 +110,38 @@ class Place:
                 yield stock, gpus
 
 
+def usd_of_slices(place: Place, uses: Mapping[int, int]) -> float:
+    """USD per hour of nodes that hold the slices among `uses` (configuration -> nodes of templates).
+
+    One way to buy them, not always the cheapest: the largest first, each on an open node that holds it, else
+    on the cheapest one left.
+    """
+    usd, free = 0.0, dict[str, list[int]]()
+    left = {stock.configuration: stock.nodes for stocks in place.shared.values() for stock in stocks}
+    slices = [(place.kinds[name], name) for c in sorted(uses) if place.is_slice(name := place.names[c])]
+    for kind, name in sorted(slices, key=lambda of: -of[0].gpus[of[1]]):
+        gpus, opened = kind.gpus[name], free.setdefault(kind.gpu, [])
+        for _ in range(uses[place.names.index(name)]):
+            at = next((k for k, have in enumerate(opened) if have >= gpus), None)
+            if at is not None:
+                opened[at] -= gpus
+                continue
+            sold = place.shared.get(kind.gpu, ())
+            hosts = [s for s in sold if kind.gpus[s.configuration] >= gpus and left[s.configuration]]
+            host = min(hosts, key=lambda s: (s.usd_per_hour, s.configuration))
+            left[host.configuration] -= 1
+            usd += host.usd_per_hour
+            opened.append(kind.gpus[host.configuration] - gpus)
+    return usd
+
+
 def places_of(problem: Problem, names: tuple[str, ...]) -> tuple[Place, ...]:
     """The pools of a problem, in the order of their keys."""
-    kinds = {name: kind for kind in problem.sliced for name in kind.gpus}
+    excluded = problem.excluded_configurations
+    kinds = {name: kind for kind in problem.sliced for name in kind.gpus if name not in excluded}
     stocks: dict[str, dict[str, Stock]] = {}
     for stock in problem.stocks:
-        if stock.configuration not in problem.excluded_configurations:
+        if stock.configuration not in excluded:
             stocks.setdefault(stock.pool.key, {})[stock.configuration] = stock
     return tuple(
         Place(next(iter(found.values())).pool, names, found, kinds) for _, found in sorted(stocks.items())
