@@ -10,6 +10,7 @@ from solver.candidates import Templates
 from solver.columns import Question
 from solver.places import Room
 from solver.program import Solved
+from solver.shapes import Flags
 from solver.sites import fitting
 
 
@@ -66,9 +67,7 @@ def _unsuited(question: Question, service: Service, keys: set[str]) -> list[str]
 
 def _short(question: Question, solved: Solved, keys: set[str]) -> set[str]:
     """Configurations of which some pool has less left than some template of the services takes."""
-    rooms = {place.pool.key: Room(place) for place in question.places}
-    for b, row, count in solved.counts:
-        rooms[question.pool(b).key].take(question.uses(b, row), count)
+    rooms = _rooms_left(question, solved)
     most: dict[int, int] = {}
     for kind in (kind for key in keys for kind in question.shelves.of(key)):
         most |= {c: max(count, most.get(c, 0)) for c, count in kind.most.items()}
@@ -83,6 +82,13 @@ def _short(question: Question, solved: Solved, keys: set[str]) -> set[str]:
     return told or short
 
 
+def _rooms_left(question: Question, solved: Solved) -> dict[str, Room]:
+    rooms = {place.pool.key: Room(place) for place in question.places}
+    for b, row, count in solved.counts:
+        rooms[question.pool(b).key].take(question.uses(b, row), count)
+    return rooms
+
+
 def _refusals(question: Question, keys: set[str]) -> Iterator[str]:
     """What refused a model where there is the stock for it."""
     at = {name: c for c, name in enumerate(question.shelves.configurations)}
@@ -95,12 +101,24 @@ def _refusals(question: Question, keys: set[str]) -> Iterator[str]:
 
 
 def _full_limits(question: Question, solved: Solved, keys: set[str]) -> Iterator[str]:
-    """Policies that leave no room for one more instance of the services, wherever it were."""
-    left = _left(question, solved)
+    """Policies that leave no room for one more instance of the services, wherever stock is left for it."""
+    blocks = [b for b, site in enumerate(question.sites) if site.asked.service.key in keys]
+    left, rooms = _left(question, solved), _rooms_left(question, solved)
+    places = {b: _with_stock(question, b, rooms) for b in blocks}
+    if not any(there.any() for there in places.values()):
+        places = {b: np.ones(len(question.sites[b].kind), np.bool_) for b in blocks}
     for row in question.limits:
-        blocks = [b for b, site in enumerate(question.sites) if site.asked.service.key in keys]
-        if blocks and min(_least_draw(question, b, row) for b in blocks) > left[row] + 1e-9:
+        draws = [_least_draw(question, b, row, there) for b, there in places.items() if there.any()]
+        if draws and min(draws) > left[row] + 1e-9:
             yield question.program.rows.name[row]
+
+
+def _with_stock(question: Question, b: int, rooms: dict[str, Room]) -> Flags:
+    """[n]: whether a node of each kind that a template has is left."""
+    site = question.sites[b]
+    room = rooms[site.place.pool.key]
+    free = [bool(offered) and room.most({c: 1}) > 0 for c, offered in enumerate(site.offered)]
+    return np.asarray(np.array([*free, True])[site.kind.nodes].all(axis=1), np.bool_)
 
 
 def _left(question: Question, solved: Solved) -> list[float]:
@@ -119,12 +137,12 @@ def _left(question: Question, solved: Solved) -> list[float]:
     return found
 
 
-def _least_draw(question: Question, b: int, row: int) -> float:
-    """The least that one more instance of a block's templates draws on a row by its policy."""
+def _least_draw(question: Question, b: int, row: int, there: Flags) -> float:
+    """The least that one more instance of some of a block's templates draws on a row by its policy."""
     block = question.program.blocks[b]
     family = question.program.families[block.family]
-    usd = np.append(block.price, 0.0)[family.nodes].sum(axis=1)
-    draws = [t.instance + t.cover * family.cover + t.usd * usd for t in block.terms if t.row == row]
+    usd, cover = np.append(block.price, 0.0)[family.nodes[there]].sum(axis=1), family.cover[there]
+    draws = [t.instance + t.cover * cover + t.usd * usd for t in block.terms if t.row == row]
     return float(np.min(sum(draws))) if draws else -math.inf
 
 
