@@ -152,11 +152,11 @@ def _demand(problem: Problem, answer: Answer) -> Iterator[Violation]:
         key = demand.service.key
         apart = sum(a.share for a in answer.apart if a.service.key == key)
         served = demand.rate * (covered(problem, answer, demand.service, demand.rate) + apart)
-        missing = max(0.0, demand.rate - served)
+        missing = demand.rate - served
         unmet = declared[key].rate if key in declared else 0.0
         if not missing <= unmet + SHARE * demand.rate:  # also where it is NaN
             yield Violation("demand", f"{key}: {missing} missing, {unmet} declared unmet")
-        elif unmet > missing + SHARE * demand.rate:
+        elif unmet > max(0.0, missing) + SHARE * demand.rate:
             yield Violation("unmet", f"{key}: {unmet} declared unmet, {missing} missing")
         if key in declared and not close(declared[key].share * demand.rate, unmet, SHARE):
             yield Violation("unmet", f"{key}: share {declared[key].share} is not {unmet} of {demand.rate}")

@@ -121,7 +121,7 @@ def covered(
     for chosen in answer.chosen:
         if chosen.service == service and market in {None, chosen.pool.market} and rate > 0:
             kept = max(0.0, 1 - lost * len(chosen.template.nodes))
-            total += chosen.count * min(most, chosen.rating.throughput * kept / rate)
+            total += chosen.count * min(chosen.rating.throughput * kept / rate, most)  # NaN stays NaN
     return total
 
 

@@ -44,6 +44,8 @@ def _steps(problem: Problem, answer: Answer) -> Iterator[Violation]:
         slack = max(SHARE, OPTIMAL * abs(high))
         if not low - slack <= step.value <= high + slack:
             yield Violation("steps", f"{step.minimised}: {step.value}, the answer reaches {high}")
+        if not step.bound <= step.value + SHARE * max(1.0, abs(step.value)):
+            yield Violation("steps", f"{step.minimised}: bound {step.bound} above value {step.value}")
         over = max(0.0, step.value - step.bound)
         gap = over / step.value if step.minimised == "cost" and step.value > 0 else over
         if not abs(gap - step.gap) <= 1e-6:
