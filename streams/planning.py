@@ -77,6 +77,7 @@ def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
             update["policy"] = policy.model_copy(update={"disaggregation": apart})
     prices = _prices(setup, given, known)
     if given.availability is not None:
+        update["id"] = setup.name  # its stock follows from no seed
         update["stocks"] = _stocks(given.availability, known, prices)
     elif given.prices is not None:
         update["stocks"] = tuple(

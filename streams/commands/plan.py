@@ -88,7 +88,7 @@ def plan(
 
 @app.command("diff", rich_help_panel=PANEL)
 def diff(first: PlanFile, second: PlanFile, as_json: Json = False) -> None:
-    """Show how two plans differ: cost, instances, nodes by place, and the questions they answer."""
+    """Show how two plans differ: what they cost, what stays, starts, stops and moves, and why."""
     from streams import catalog_view, plan_diff
 
     with shared.bad_input():

@@ -10,14 +10,14 @@ import pytest
 
 from schemas.catalog import PAPER_CATALOG, load_catalog
 from schemas.performance import load_efficiencies
-from schemas.problems import Answer, Pool, Problem, Service, ServiceDemand, Sliced, Stock
+from schemas.problems import Answer, Chosen, Pool, Problem, Service, ServiceDemand, Sliced, Stock
 from solver.allocation import solve
 from solver.building import build_library
 from solver.explain_plan import dearest_gpu, explain_plan, outcome_of
 from solver.figures import Figures
 from solver.library import Library
 from solver.plan_changes import Moves, held, moves
-from solver.plan_reasons import best_per_usd, node_prices, reasons
+from solver.plan_reasons import best_per_usd, node_prices, nodes_left, reasons
 from solver.setups import paper_setup
 from solver.simpler import Templates, alike
 from solver.verify_parts import key_of
@@ -90,6 +90,19 @@ def test_part_of_a_node_costs_its_share(asked: Callable[..., Problem]) -> None:
         np.inf,
         5.0,
     ]
+
+
+def test_slices_are_left_as_long_as_they_fit(library: Library, asked: Callable[..., Problem]) -> None:
+    problem = asked(900.0, (EAST, "2xL40S", 2, 5.0)).model_copy(
+        update={"sliced": (Sliced(gpu="L40S", gpus={"1xL40S": 1, "2xL40S": 2}),)}
+    )
+    nothing = solve(problem.model_copy(update={"demands": ()}), library)
+    assert nodes_left(problem, nothing) == {(EAST.key, "1xL40S"): 4, (EAST.key, "2xL40S"): 2}
+    (shelf,) = library.parts.values()
+    mixed = shelf.rated(next(r for r in range(len(shelf)) if set(shelf.nodes(r)) == {"1xL40S", "2xL40S"}))
+    chosen = Chosen(template=mixed.template, rating=mixed.rating, pool=EAST, count=1, usd_per_hour=7.5)
+    used = nodes_left(problem, nothing.model_copy(update={"chosen": (chosen,)}))
+    assert used == {(EAST.key, "1xL40S"): 1, (EAST.key, "2xL40S"): 0}  # of two nodes one GPU
 
 
 def test_simpler_libraries_keep_what_they_say(library: Library) -> None:
