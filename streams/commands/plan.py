@@ -112,7 +112,7 @@ def given_of(
     stock: str,
 ) -> "Given":
     """Raises ValueError: a stock that is none of the four, or a file that cannot be read."""
-    from solver.snapshots import SCALES
+    from solver.scarcity import SCALES
     from streams.planning import Given
 
     scales = {name: name for name in SCALES}

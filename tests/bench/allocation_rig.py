@@ -22,8 +22,9 @@ from solver.figures import Figures
 from solver.library import Library
 from solver.library_file import load_library
 from solver.methods import method
+from solver.scarcity import Scale
 from solver.setups import Setup, paper_setup
-from solver.snapshots import Scale, later, snapshot
+from solver.snapshots import later, snapshot
 from solver.verify import verify
 
 CACHE = Path(__file__).parents[2] / ".cache" / "bench"

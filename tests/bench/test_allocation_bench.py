@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 
 from solver.grown import more_models, more_regions
 from solver.program import Step
-from solver.snapshots import SCALES, Scale, later
+from solver.scarcity import SCALES, Scale
+from solver.snapshots import later
 from tests.bench.allocation_rig import (
     HEAD,
     PLAIN_LIMIT_S,
