@@ -192,6 +192,8 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
         ("policy", "weights: {gpt-5: 2}", "weights: 'gpt-5', expected one of"),
         ("policy", "weights: {phi-4-14b: 0}", "weights.phi-4-14b"),
         ("policy", "budget: 5", "budget: unknown key"),
+        ("policy", "surcharge_per_step: 1e308", "surcharge_per_step: Input should be less than or equal to"),
+        ("policy", "breach_usd_per_hour: 1e308", "breach_usd_per_hour: Input should be less than or equal"),
         ("policy", "half_rule: [interactve]", "half_rule: 'interactve', expected one of interactive"),
         ("policy", "variants: {phi-4-14b: [fp9]}", "variants.phi-4-14b: 'fp9', expected one of bf16"),
         (
