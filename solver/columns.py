@@ -15,11 +15,12 @@ import numpy as np
 from schemas.problems import Breach, Pool, Problem, Stock
 from solver.asked import Asked, ProblemError, Runs, asked_of, check, check_reach, running_of
 from solver.candidates import Rated, Templates
-from solver.coupling import Draft, Missing, define_policies
-from solver.places import Place, Room, places_of, usd_of_slices
+from solver.coupling import Draft, Missing, define_policies, replicas_of
+from solver.places import Place, Room, places_of
 from solver.program import FREE, Block, Draw, Family, Floats, Program, Special, Term, pick
 from solver.shelves import Shelves, shelves_of
 from solver.sites import Site, offered_sites, paired, served_sites, tries
+from solver.slices import usd_of_slices
 
 __all__ = ["ProblemError", "Question", "make_question"]
 
@@ -103,7 +104,7 @@ def make_question(problem: Problem, library: Templates) -> Question:
         apart=draft.apart,
         missing=draft.missing,
         limits=tuple(draft.limits),
-        breaches=(*breaches, *_hopeless(problem, asked, draft)),
+        breaches=(*breaches, *_hopeless(problem, asked, draft, pins)),
         ignored=tuple(_ignored(problem, shelves)),
     )
 
@@ -210,16 +211,20 @@ def _stock_row(draft: Draft, stock: Stock) -> int:
     return draft.row(f"stock of {stock.configuration} in {stock.pool.key}", float(stock.nodes))
 
 
-def _hopeless(problem: Problem, asked: Mapping[str, Asked], draft: Draft) -> Iterator[Breach]:
-    """Floors of services that no pool has the nodes for."""
-    lost = [a for key, a in asked.items() if key not in draft.services and a.demanded]
-    for service in (a.service for a in lost):
-        regions = problem.policy.regions_at_least.get(service.model, 0)
-        floors = [r.at_least for r in problem.policy.replicas if r.model == service.model]
-        if floors and floors[0]:
-            yield Breach(policy="replicas", subject=service.key, asked=floors[0], got=0)
-        if regions:
-            yield Breach(policy="regions_at_least", subject=service.key, asked=regions, got=0)
+def _hopeless(problem: Problem, asked: Mapping[str, Asked], draft: Draft, pins: Pins) -> Iterator[Breach]:
+    """Floors of services that no pool has the nodes for; decode instances of theirs may be pinned."""
+    policy = problem.policy
+    for service in (a.service for key, a in asked.items() if key not in draft.services and a.demanded):
+        counted = replicas_of(policy, service.key)
+        pinned = {at: n for at, n in pins.items() if n and draft.sites[at[0]].asked.service.key in counted}
+        got = sum(pinned.values())
+        floor = max((r.at_least for r in policy.replicas if r.model == service.model), default=0)
+        if got < floor:
+            yield Breach(policy="replicas", subject=service.key, asked=floor, got=got)
+        regions = policy.regions_at_least.get(service.model, 0)
+        there = len({draft.sites[b].place.region for b, _ in pinned})
+        if there < regions:
+            yield Breach(policy="regions_at_least", subject=service.key, asked=regions, got=there)
 
 
 def _ignored(problem: Problem, shelves: Shelves) -> Iterator[str]:

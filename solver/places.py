@@ -110,31 +110,6 @@ class Place:
                 yield stock, gpus
 
 
-def usd_of_slices(place: Place, uses: Mapping[int, int]) -> float:
-    """USD per hour of nodes that hold the slices among `uses` (configuration -> nodes of templates).
-
-    One way to buy them, not always the cheapest: the largest first, each on an open node that holds it, else
-    on the cheapest one left.
-    """
-    usd, free = 0.0, dict[str, list[int]]()
-    left = {stock.configuration: stock.nodes for stocks in place.shared.values() for stock in stocks}
-    slices = [(place.kinds[name], name) for c in sorted(uses) if place.is_slice(name := place.names[c])]
-    for kind, name in sorted(slices, key=lambda of: -of[0].gpus[of[1]]):
-        gpus, opened = kind.gpus[name], free.setdefault(kind.gpu, [])
-        for _ in range(uses[place.names.index(name)]):
-            at = next((k for k, have in enumerate(opened) if have >= gpus), None)
-            if at is not None:
-                opened[at] -= gpus
-                continue
-            sold = place.shared.get(kind.gpu, ())
-            hosts = [s for s in sold if kind.gpus[s.configuration] >= gpus and left[s.configuration]]
-            host = min(hosts, key=lambda s: (s.usd_per_hour, s.configuration))
-            left[host.configuration] -= 1
-            usd += host.usd_per_hour
-            opened.append(kind.gpus[host.configuration] - gpus)
-    return usd
-
-
 def places_of(problem: Problem, names: tuple[str, ...]) -> tuple[Place, ...]:
     """The pools of a problem, in the order of their keys."""
     excluded = problem.excluded_configurations

@@ -72,6 +72,8 @@ def _could_stay(problem: Problem, answer: Answer, key: Key) -> bool:
     template = run.template
     if template.variant not in problem.policy.variants.get(template.model, (template.variant,)):
         return False
+    if set(template.nodes) & set(problem.excluded_configurations):
+        return False
     for pair in problem.policy.disaggregation:
         half = (template.model, run.rating.slo_class) == (pair.model, pair.slo_class)
         half = half and template.phase != "both"

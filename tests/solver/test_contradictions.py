@@ -204,6 +204,24 @@ def test_what_no_template_serves_whole_may_be_served_apart(box: Toolbox) -> None
         assert (counts(answer), answer.unmet) == ({"b": 1, "c": 1}, ())
 
 
+def test_a_pinned_half_counts_for_a_floor_even_where_nothing_can_be_served(box: Toolbox) -> None:
+    decode = box.rated(["c"], 50.0, phase="decode")
+    library = box.library(decode)
+    policy = AllocationPolicy(
+        disaggregation=(PAIR,), replicas=(Replicas(model="m", at_least=2),), regions_at_least={"m": 1}
+    )
+    problem = box.problem(
+        library,
+        {"m": 10.0},
+        [box.stock("c", 2, 8.0)],
+        running=[box.running(decode, 1, pinned=1)],
+        policy=policy,
+    )
+    answer = checked(problem, library)
+    assert counts(answer) == {"c": 1}
+    assert shortfall(answer) == {"replicas": (2, 1)}
+
+
 def test_what_is_served_apart_now_is_kept_with_what_its_caches_cost(box: Toolbox) -> None:
     halves = [box.rated(["b"], 100.0, phase="prefill"), box.rated(["c"], 50.0, phase="decode")]
     library = box.library(*sorted([*halves, box.rated(["a"], 10.0)], key=lambda r: r.template.id))
