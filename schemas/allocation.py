@@ -14,6 +14,8 @@ from pydantic import Field, model_validator
 from schemas.base import Count, Frozen, Name, Positive, Rate, Whole
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Times = Annotated[float, Field(ge=0, le=1e6)]
+"""So many times a price, as a price is at most 1e6: what they make together stays a number."""
 
 
 class Replicas(Frozen):
@@ -71,10 +73,10 @@ class AllocationPolicy(Frozen):
     1 - nodes x failures/h x recovery h. Cover."""
     recovery_s: dict[Name, Rate] = {}
     """Model -> measured seconds from a node's failure to serving again, 0 where missing."""
-    surcharge_per_step: Rate = 0.0
+    surcharge_per_step: Times = 0.0
     """Share of its price that an instance of several nodes of one kind must save over single nodes, and a mix
     of kinds over that: simple unless it pays. Price; not in the bill."""
-    interruption_hours: Rate = 0.0
+    interruption_hours: Times = 0.0
     """Hours of a node's price that an interruption costs; with `Stock.interruptions_per_hour`, the risk of
     spot nodes. Price; not in the bill."""
 
@@ -94,7 +96,7 @@ class AllocationPolicy(Frozen):
 
     minimum_saving: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """What runs is kept where it serves as well, unless the new plan saves this share of its cost."""
-    breach_usd_per_hour: Positive = 1000.0
+    breach_usd_per_hour: Annotated[float, Field(gt=0, le=1e9)] = 1000.0
     """Price of each replica, or region, that is missing: well above any instance's. Price; not in the bill,
     but in the cost that a gap is relative to."""
 

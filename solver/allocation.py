@@ -32,6 +32,7 @@ from solver.program import (
     Partial,
     Picked,
     Program,
+    Proof,
     Solved,
     Step,
     pick_all,
@@ -79,10 +80,19 @@ def _search(program: Program, clock: Callable[[], float] | None) -> Solved:
     if not program.blocks:
         return nothing(program)
     solved = bounds.solve(program, finish, decide, clock)
-    if program.size > SMALL or (solved.proofs and max(proof.gap for proof in solved.proofs) <= PROVEN):
+    if program.size > SMALL or (solved.proofs and all(_closed(program, proof) for proof in solved.proofs)):
         return solved
     whole = solve_whole(program)
     return whole if whole.proofs else solved
+
+
+def _closed(program: Program, proof: Proof) -> bool:
+    """Whether a proof leaves little open; where hardly anything can be served, little of that."""
+    if proof.step == "cost":
+        return proof.gap <= PROVEN
+    weighed = program.weight * program.needs
+    nothing_served = float(weighed.max(initial=0.0) if proof.step == "worst" else weighed.sum())
+    return proof.gap <= min(PROVEN, 0.1 * (nothing_served - proof.bound))
 
 
 def finish(

@@ -1,11 +1,14 @@
 """From a solved program to the answer that travels: cost, proof, unmet demand and what stands in its way."""
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from schemas.problems import Answer, Apart, Binding, Bought, Breach, Chosen, Step, Unmet
 from solver.columns import Question
 from solver.obstacles import obstacles
 from solver.program import Solved
+from solver.slices import spare_nodes
 
 METHOD = "coral"
 RELATIVE_GAP = 1e-6
@@ -20,12 +23,19 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> An
     Args:
         kept: it is the running plan, since a new one saves too little.
     """
+    solved = _without_spare_nodes(question, solved)
     bill, penalty, added = _costs(question, solved)
     total = bill + penalty + added
     proven = bool(solved.proofs) and solved.proofs[-1].step == "cost"
     bound = min(total, max(0.0, solved.bound) + _paid_anyway(question)) if proven else 0.0
     gap = (total - bound) / total if total > 0 else 0.0
-    steps = tuple(Step(minimised=p.step, value=p.value, bound=p.bound, gap=p.gap) for p in solved.proofs)
+    steps = tuple(
+        Step(minimised="cost", value=total, bound=bound, gap=gap)
+        if p.step == "cost"
+        else Step(minimised=p.step, value=p.value, bound=p.bound, gap=p.gap)
+        for p in solved.proofs
+        if p.step == "cost" or not proven or solved.unmet.any()
+    )
     left = max((s.gap for s in steps if s.minimised != "cost"), default=0.0)
     closed = proven and gap <= 2 * RELATIVE_GAP and left <= SHARE_TOLERANCE
     return Answer(
@@ -52,6 +62,26 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> An
     )
 
 
+def _without_spare_nodes(question: Question, solved: Solved) -> Solved:
+    """The same plan with no node bought that no slice needs.
+
+    What costs nothing (reserved nodes) a search may buy or not, and what costs little it may leave open.
+    """
+    uses: dict[str, Counter[int]] = {}
+    for b, row, count in solved.counts:
+        used = uses.setdefault(question.pool(b).key, Counter())
+        used.update({c: nodes * count for c, nodes in question.uses(b, row).items()})
+    extras, saved = solved.extras.copy(), 0.0
+    for place in question.places:
+        at = {stock.configuration: k for k, (there, stock) in question.bought.items() if there is place}
+        bought = {name: round(float(extras[k])) for name, k in at.items()}
+        for name, spare in spare_nodes(place, uses.get(place.pool.key, {}), bought).items():
+            extras[at[name]] -= spare
+            saved += spare * float(question.program.extras.price[at[name]])
+    proofs = tuple(p._replace(value=p.value - saved) if p.step == "cost" else p for p in solved.proofs)
+    return replace(solved, extras=extras, cost=solved.cost - saved, proofs=proofs)
+
+
 def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:
     """The bill, what starting costs, and what policies add; USD per hour."""
     problem, program = question.problem, question.program
@@ -70,10 +100,15 @@ def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:
             own = question.bought[k][1].usd_per_hour
             bill, added = bill + value * own, added + value * (usd - own)
         elif k in question.apart:
-            bill += value * usd
+            bill += _share(value) * usd
         elif k in question.missing:
-            added += value * usd
+            added += round(value) * usd
     return bill, penalty, added
+
+
+def _share(value: float) -> float:
+    """Of demand, without HiGHS's rounding."""
+    return min(1.0, value) if value > SHARE_TOLERANCE else 0.0
 
 
 def _paid_anyway(question: Question) -> float:
@@ -107,10 +142,9 @@ def _bought(question: Question, solved: Solved) -> Iterator[Bought]:
 
 def _apart(question: Question, solved: Solved) -> Iterator[Apart]:
     for k, (service, region, variant) in question.apart.items():
-        share = float(solved.extras[k])
-        if share > SHARE_TOLERANCE:
+        if share := _share(float(solved.extras[k])):
             whole = question.asked[service].service
-            yield Apart(service=whole, region=region, variant=variant, share=min(1.0, share))
+            yield Apart(service=whole, region=region, variant=variant, share=share)
 
 
 def _missing(question: Question, solved: Solved) -> Iterator[Breach]:

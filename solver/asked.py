@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from solver.shelves import Kind, Shelves, with_strangers
 
 LEAST_COVER = 1e-9
 """Of an instance that restarts all the time: never nothing, since covers are above 0."""
+
+MOST_TIMES = 1e6
+"""A demand over the best template's throughput."""
 
 
 class ProblemError(ValueError):
@@ -35,6 +38,9 @@ class Asked:
     """The largest share that one instance counts for (half rule)."""
     lost_per_node: float = 0.0
     """Share of an instance's throughput that each of its nodes costs by restarts."""
+    demanded: bool = True
+    """Of the problem's own, if only with rate 0: what floors and ceilings are for. Not the halves of a pair,
+    nor what is pinned without demand."""
 
     def cover(self, kind: Kind) -> Floats:
         """[n]: share of the demand that one instance of each template covers; 1 where there is no demand.
@@ -71,9 +77,10 @@ def asked_of(problem: Problem) -> tuple[Asked, ...]:
         if whole in found:
             for phase, rate in (("prefill", pair.prefill_tokens_per_s), ("decode", pair.decode_tokens_per_s)):
                 part = Service(model=pair.model, slo_class=pair.slo_class, phase=phase)  # type: ignore[arg-type]
-                found[part.key] = _asked(policy, part, rate, 0.0)
+                found[part.key] = replace(_asked(policy, part, rate, 0.0), demanded=False)
+    demanded = {demand.service.key for demand in problem.demands}
     for key, service in kept.items():
-        found.setdefault(key, Asked(service, 0.0, 0.0))
+        found.setdefault(key, Asked(service, 0.0, 0.0, demanded=key in demanded))
     return tuple(found[key] for key in sorted(found))
 
 
@@ -140,6 +147,19 @@ def _find(shelves: Shelves, service: str, run: Running) -> tuple[Kind, int] | No
 # ------------------------------------------------------------------------------------------------ checks
 
 
+def check_reach(asked: Sequence[Asked], shelves: Shelves) -> None:
+    """Whether one instance covers enough of a demand to count: HiGHS keeps rows within 1e-6.
+
+    Raises:
+        ProblemError: a demand that is a million times what any template gives is a mistake, such as a unit.
+    """
+    for a in asked:
+        best = max((float(k.throughput.max()) for k in shelves.of(a.service.key) if len(k)), default=0.0)
+        if best and a.rate > MOST_TIMES * best:
+            most = f"expected at most {MOST_TIMES:g} times what the best template gives, {best:g}"
+            raise ProblemError(f"demands: {a.service.key} has {a.rate:g}, {most}")
+
+
 def check(problem: Problem, library: Templates) -> None:
     """Whether the question can be put; schemas check what enters, copies with changes go round them.
 
@@ -159,7 +179,7 @@ def _twice(problem: Problem) -> Iterator[str]:
         ("stocks", [f"{s.pool.key} {s.configuration}" for s in problem.stocks]),
         ("sliced", sliced),
     ):
-        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        if twice := sorted(key for key, times in Counter(keys).items() if times > 1):
             yield f"{where}: {twice} given twice"
 
 

@@ -6,19 +6,21 @@ only as far as it runs there and is to be tried. Templates that run now are colu
 lacks them.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from schemas.problems import Breach, Pool, Problem, Stock
-from solver.asked import Asked, ProblemError, Runs, asked_of, check, running_of
+from solver.asked import Asked, ProblemError, Runs, asked_of, check, check_reach, running_of
 from solver.candidates import Rated, Templates
-from solver.coupling import Draft, Missing, define_policies
+from solver.coupling import Draft, Missing, define_policies, replicas_of
 from solver.places import Place, Room, places_of
 from solver.program import FREE, Block, Draw, Family, Floats, Program, Special, Term, pick
 from solver.shelves import Shelves, shelves_of
-from solver.sites import Site, offered_sites, served_sites, tries
+from solver.sites import Site, offered_sites, paired, served_sites, tries
+from solver.slices import usd_of_slices
 
 __all__ = ["ProblemError", "Question", "make_question"]
 
@@ -52,7 +54,7 @@ class Question:
     limits: tuple[int, ...]
     """Rows of policies that keep columns out: ceilings, shares, the budget."""
     ignored: tuple[str, ...]
-    """Stock that no template knows."""
+    """Stock, and exclusions, of what no template knows."""
 
     def rated(self, block: int, row: int) -> Rated:
         return self.sites[block].kind.rated(row)
@@ -74,15 +76,18 @@ def make_question(problem: Problem, library: Templates) -> Question:
 
     Raises:
         ProblemError: it names another library, contradicts itself, or has a number that cannot be.
-        LibraryError: what runs is to be looked up, and the library was opened without figures.
+        LibraryError: what runs is to be looked up, and the library was opened without figures; or there are
+            more configurations than a program can number.
     """
     check(problem, library)
     asked = {a.service.key: a for a in asked_of(problem)}
     shelves, runs = running_of(problem, shelves_of(library), list(asked))
+    check_reach(list(asked.values()), shelves)
     places = places_of(problem, shelves.configurations)
     offered = offered_sites(problem, asked, shelves, places)
     sites = served_sites(problem, offered, runs)
-    draft = Draft(sites, {key: s for s, key in enumerate(sorted({t.asked.service.key for t in sites}))})
+    services = sorted({site.asked.service.key for site in sites} | paired(problem, sites))
+    draft = Draft(sites, {key: s for s, key in enumerate(services)})
     draws = {place.pool.key: tuple(define_stock(draft, problem, place)) for place in places}
     define_policies(draft, problem.policy, [asked[key] for key in draft.services])
     pins, breaches = _pins(runs, sites)
@@ -99,7 +104,7 @@ def make_question(problem: Problem, library: Templates) -> Question:
         apart=draft.apart,
         missing=draft.missing,
         limits=tuple(draft.limits),
-        breaches=(*breaches, *_hopeless(problem, asked, draft)),
+        breaches=(*breaches, *_hopeless(problem, asked, draft, pins)),
         ignored=tuple(_ignored(problem, shelves)),
     )
 
@@ -131,7 +136,7 @@ def _program(
         need=np.array([a.need for a in wanted]),
         steps=("total", "cost") if problem.policy.scarcity == "most-met" else ("worst", "total", "cost"),
     )
-    return _letting_pins(program, draft.limits)
+    return _letting_pins(program, draft)
 
 
 # ------------------------------------------------------------------------------------------------ blocks
@@ -206,16 +211,20 @@ def _stock_row(draft: Draft, stock: Stock) -> int:
     return draft.row(f"stock of {stock.configuration} in {stock.pool.key}", float(stock.nodes))
 
 
-def _hopeless(problem: Problem, asked: Mapping[str, Asked], draft: Draft) -> Iterator[Breach]:
-    """Floors of services that no pool has the nodes for."""
-    lost = [a for key, a in asked.items() if key not in draft.services and (a.need > 0 or a.rate == 0)]
-    for service in (a.service for a in lost):
-        regions = problem.policy.regions_at_least.get(service.model, 0)
-        floors = [r.at_least for r in problem.policy.replicas if r.model == service.model]
-        if floors and floors[0]:
-            yield Breach(policy="replicas", subject=service.key, asked=floors[0], got=0)
-        if regions:
-            yield Breach(policy="regions_at_least", subject=service.key, asked=regions, got=0)
+def _hopeless(problem: Problem, asked: Mapping[str, Asked], draft: Draft, pins: Pins) -> Iterator[Breach]:
+    """Floors of services that no pool has the nodes for; decode instances of theirs may be pinned."""
+    policy = problem.policy
+    for service in (a.service for key, a in asked.items() if key not in draft.services and a.demanded):
+        counted = replicas_of(policy, service.key)
+        pinned = {at: n for at, n in pins.items() if n and draft.sites[at[0]].asked.service.key in counted}
+        got = sum(pinned.values())
+        floor = max((r.at_least for r in policy.replicas if r.model == service.model), default=0)
+        if got < floor:
+            yield Breach(policy="replicas", subject=service.key, asked=floor, got=got)
+        regions = policy.regions_at_least.get(service.model, 0)
+        there = len({draft.sites[b].place.region for b, _ in pinned})
+        if there < regions:
+            yield Breach(policy="regions_at_least", subject=service.key, asked=regions, got=there)
 
 
 def _ignored(problem: Problem, shelves: Shelves) -> Iterator[str]:
@@ -223,6 +232,9 @@ def _ignored(problem: Problem, shelves: Shelves) -> Iterator[str]:
     for stock in problem.stocks:
         if stock.configuration not in known:
             yield f"stock of {stock.configuration} in {stock.pool.key}: in no template"
+    for name in problem.excluded_configurations:
+        if name not in known:
+            yield f"excluded {name}: in no template"
 
 
 # ------------------------------------------------------------------------------------------------ what runs
@@ -261,14 +273,26 @@ def _pins(runs: Sequence[Runs], sites: Sequence[Site]) -> tuple[Pins, tuple[Brea
     return pins, tuple(breaches)
 
 
-def _letting_pins(program: Program, limits: Sequence[int]) -> Program:
-    """Ceilings, shares and the budget leave room for what is pinned."""
+def _letting_pins(program: Program, draft: Draft) -> Program:
+    """Ceilings, shares and the budget leave room for what is pinned, the nodes under its slices included."""
     pinned = [s for s in program.specials if s.least]
-    if not pinned or not limits:
+    if not pinned or not draft.limits:
         return program
     picked = pick(program, [s.block for s in pinned], [s.row for s in pinned])
     drawn = np.zeros(len(program.rows.right))
     np.add.at(drawn, picked.term_row, picked.term_amount * picked.least[picked.term_column])
+    if draft.budget is not None:
+        drawn[draft.budget] += _usd_under_slices(pinned, draft.sites)
     right = program.rows.right.copy()
-    right[list(limits)] = np.maximum(right, drawn)[list(limits)]
+    right[draft.limits] = np.maximum(right, drawn)[draft.limits]
     return replace(program, rows=replace(program.rows, right=right))
+
+
+def _usd_under_slices(pinned: Sequence[Special], sites: Sequence[Site]) -> float:
+    uses: dict[str, Counter[int]] = {}
+    places = {sites[s.block].place.pool.key: sites[s.block].place for s in pinned}
+    for s in pinned:
+        used = uses.setdefault(sites[s.block].place.pool.key, Counter())
+        for c, nodes in sites[s.block].kind.uses(s.row).items():
+            used[c] += nodes * s.least
+    return sum(usd_of_slices(place, uses[pool]) for pool, place in places.items())

@@ -39,6 +39,8 @@ class Draft:
     """By block."""
     limits: list[int] = field(default_factory=list)
     """Rows that instances which are pinned may override: ceilings, shares, the budget."""
+    budget: int | None = None
+    """The row of that."""
     bought: dict[int, tuple[Place, Stock]] = field(default_factory=dict)
     """Extra -> the nodes that it counts."""
     missing: dict[int, Missing] = field(default_factory=dict)
@@ -171,7 +173,7 @@ def define_budget(draft: Draft, policy: AllocationPolicy) -> None:
     """Price of all instances, of the nodes that slices lie on and of KV caches sent is at most the budget."""
     if policy.budget_usd_per_hour is None:
         return
-    row = draft.row("budget", policy.budget_usd_per_hour)
+    row = draft.budget = draft.row("budget", policy.budget_usd_per_hour)
     draft.limits.append(row)
     for b in range(len(draft.sites)):
         draft.term(b, Term(row, usd=1.0))
@@ -188,8 +190,8 @@ def replicas_of(policy: AllocationPolicy, service: str) -> tuple[str, ...]:
 
 
 def _of_model(asked: Sequence[Asked], model: str) -> list[str]:
-    """Services of a model that are demanded, or wanted without demand: not the halves of a pair."""
-    return [a.service.key for a in asked if a.service.model == model and (a.need > 0 or a.rate == 0)]
+    """Services of a model that are demanded, if only with rate 0."""
+    return [a.service.key for a in asked if a.service.model == model and a.demanded]
 
 
 def _may_miss(draft: Draft, policy: AllocationPolicy, row: int, missing: Missing) -> None:

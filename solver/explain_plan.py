@@ -1,26 +1,25 @@
 """What another question would have cost: a plan explained by solving its neighbours.
 
 Without a place that it uses, with one more node of a kind, with simpler templates only. Shadow prices say
-what the relaxation thinks of one more; here it is bought and the plan made anew.
+what the relaxation thinks of one more; here it is there to be bought and the plan made anew. Both plans are
+within their gaps, so a change of cost is told with what is proven of it.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal, get_args
+from typing import get_args
 
 from schemas.base import Count, Frozen, Name, Rate
-from schemas.problems import Answer, Problem, Running, Stock
-from solver.kept import Kept
-from solver.library import ARRAYS, Header, Library
+from schemas.problems import Answer, Problem, Stock
+from solver.library import Library
 from solver.plan_reasons import nodes_used
+from solver.simpler import Templates, alike, is_alike
 
 Solve = Callable[[Problem, Library], Answer]
-Templates = Literal["single nodes", "nodes of one kind"]
 Where = tuple[str, str]
 """Pool key, configuration."""
-ALTERNATIVES = 12
-"""Places to do without: those that most of the bill goes to."""
+ALTERNATIVES = 24
+"""Places to do without: those that most of the bill goes to. Few plans have more."""
 BINDING = 3
 """Of the places that bind most, one more is bought too."""
 SAME = 1e-6
@@ -39,18 +38,33 @@ class Outcome(Frozen):
     """The sum of the shares."""
 
 
-class Alternative(Frozen):
+class Change(Frozen):
+    """From a plan's cost to a neighbour's, USD per hour: as found, and between what it surely lies."""
+
+    found: float
+    at_least: float
+    at_most: float
+
+
+class Neighbour(Frozen):
+    """The best plan under another question."""
+
+    outcome: Outcome
+    change: Change | None
+    """None where not as much of the demand is met in both."""
+
+
+class Alternative(Neighbour):
     """The best plan without a place that this one uses."""
 
     pool: str
     configuration: Name
     nodes: Count
     """That this plan uses there."""
-    outcome: Outcome
 
 
-class OneMore(Frozen):
-    """The best plan with one more node."""
+class OneMore(Neighbour):
+    """The best plan with one more node to be had."""
 
     pool: str
     configuration: Name
@@ -58,14 +72,12 @@ class OneMore(Frozen):
     """Of the node."""
     shadow_usd_per_hour: Rate
     """What the relaxation says it is worth, beyond its price."""
-    outcome: Outcome
 
 
-class Simpler(Frozen):
-    """The best plan of simpler templates; None where none is left."""
+class Simpler(Neighbour):
+    """The best plan of simpler templates."""
 
     templates: Templates
-    outcome: Outcome
 
 
 class PlanExplanation(Frozen):
@@ -95,7 +107,7 @@ def explain_plan(
         plan=outcome_of(answer),
         alternatives=_alternatives(problem, answer, library, solve),
         one_more=_one_more(problem, answer, library, solve, one_more or dearest_gpu(problem, library)),
-        simpler=_simpler(problem, library, solve),
+        simpler=_simpler(problem, answer, library, solve),
     )
 
 
@@ -118,6 +130,22 @@ def merit(outcome: Outcome) -> tuple[float, float, float]:
     )
 
 
+def change(here: Outcome, there: Outcome, least: float = -math.inf, most: float = math.inf) -> Change | None:
+    """Of cost, from one plan to another that meets as much.
+
+    Args:
+        least, most: between which it is for sure, whatever was found: without a place no plan is cheaper,
+            with a node more none is dearer.
+    """
+    if merit(here)[:2] != merit(there)[:2]:
+        return None
+    return Change(
+        found=there.usd_per_hour - here.usd_per_hour,
+        at_least=max(least, there.bound_usd_per_hour - here.usd_per_hour),
+        at_most=min(most, there.usd_per_hour - here.bound_usd_per_hour),
+    )
+
+
 def dearest_gpu(problem: Problem, library: Library) -> str:
     """The smallest node that is sold of the kind of GPU that costs most; empty if nothing is sold."""
     known = {node.name: node for node in library.inputs.configurations}
@@ -130,35 +158,20 @@ def dearest_gpu(problem: Problem, library: Library) -> str:
     return min(kinds[max(usd, key=lambda gpu: (usd[gpu], gpu))])[1] if usd else ""
 
 
-def alike(library: Library, templates: Templates) -> Library:
-    """The templates on one node, or on nodes of one configuration. The parts of such a combination are such
-    ones, so the pruning lost nothing here either."""
-    arrays = tuple(_rows(kept, templates) for kept in library.arrays)
-    parts = tuple(
-        part.model_copy(update={"kept": len(kept)})
-        for part, kept in zip(library.header.parts, arrays, strict=True)
-    )
-    return Library(Header(inputs=library.inputs, parts=parts), arrays, library.figures)
-
-
 # ---------------------------------------------------------------------------------------------- neighbours
 
 
 def _alternatives(
     problem: Problem, answer: Answer, library: Library, solve: Solve
 ) -> tuple[Alternative, ...]:
-    used = nodes_used(problem, answer)
+    here, used = outcome_of(answer), nodes_used(problem, answer)
     price = {_place(stock): stock.usd_per_hour for stock in problem.stocks}
     dearest = sorted(used, key=lambda place: (-used[place] * price[place], place))
-    found = [
-        Alternative(
-            pool=pool,
-            configuration=name,
-            nodes=used[pool, name],
-            outcome=outcome_of(solve(_with_nodes(problem, (pool, name), 0), library)),
-        )
-        for pool, name in dearest[:ALTERNATIVES]
-    ]
+    found = []
+    for pool, name in dearest[:ALTERNATIVES]:
+        there = outcome_of(solve(_with_nodes(problem, (pool, name), 0), library))
+        nodes, by = used[pool, name], change(here, there, least=0.0)
+        found.append(Alternative(pool=pool, configuration=name, nodes=nodes, outcome=there, change=by))
     return tuple(sorted(found, key=lambda a: merit(a.outcome)))
 
 
@@ -175,47 +188,40 @@ def _one_more(
             f"--one-more: {configuration!r} is sold nowhere, expected one of {', '.join(_sold(problem))}"
         )
     binding = sorted((p for p in worth if worth[p] > 0), key=lambda p: (-worth[p], p))[:BINDING]
-    found = []
+    here, found = outcome_of(answer), []
     for stock in problem.stocks:
         if (place := _place(stock)) not in {*asked, *binding}:
             continue
+        there = outcome_of(solve(_with_nodes(problem, place, stock.nodes + 1), library))
+        if merit(there) > merit(here):  # within the gap: what is there already can go on without the node
+            there = here.model_copy(
+                update={"bound_usd_per_hour": min(here.bound_usd_per_hour, there.bound_usd_per_hour)}
+            )
         found.append(
             OneMore(
                 pool=stock.pool.key,
                 configuration=stock.configuration,
                 usd_per_hour=stock.usd_per_hour,
                 shadow_usd_per_hour=worth[place],
-                outcome=outcome_of(solve(_with_nodes(problem, place, stock.nodes + 1), library)),
+                outcome=there,
+                change=change(here, there, most=0.0),
             )
         )
     return tuple(sorted(found, key=lambda o: (merit(o.outcome), o.pool, o.configuration)))
 
 
-def _simpler(problem: Problem, library: Library, solve: Solve) -> tuple[Simpler, ...]:
-    found = []
+def _simpler(problem: Problem, answer: Answer, library: Library, solve: Solve) -> tuple[Simpler, ...]:
+    here, found = outcome_of(answer), []
     for templates in get_args(Templates):
         few = alike(library, templates)
-        running = tuple(run for run in problem.running if _is_alike(run, templates))
+        running = tuple(run for run in problem.running if is_alike(library, run, templates))
         asked = problem.model_copy(update={"library": few.digest, "running": running})
-        found.append(Simpler(templates=templates, outcome=outcome_of(solve(asked, few))))
+        there = outcome_of(solve(asked, few))
+        found.append(Simpler(templates=templates, outcome=there, change=change(here, there)))
     return tuple(found)
 
 
 # ------------------------------------------------------------------------------------------------- helpers
-
-
-def _rows(kept: Kept, templates: Templates) -> Kept:
-    nodes = kept.combination
-    rows = (nodes == nodes[:, :1]) | (nodes < 0)
-    if templates == "single nodes":
-        rows[:, 1:] &= nodes[:, 1:] < 0
-    wanted = rows.all(axis=1)
-    return replace(kept, **{name: getattr(kept, name)[wanted] for name in ARRAYS})
-
-
-def _is_alike(run: Running, templates: Templates) -> bool:
-    nodes = run.template.nodes
-    return len(nodes) == 1 if templates == "single nodes" else len(set(nodes)) == 1
 
 
 def _with_nodes(problem: Problem, place: Where, nodes: int) -> Problem:

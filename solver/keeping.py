@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from solver.columns import Question
-from solver.partials import solved_of
+from solver.partials import ROUNDING, solved_of
 from solver.places import Room
-from solver.program import Ends, Finish, Proof, Solved, pick
+from solver.program import Ends, Finish, Floats, Program, Proof, Solved, Step, pick
 
 SAME = 1e-6
 """Shares that differ by no more are alike."""
@@ -19,17 +19,16 @@ def running_plan(question: Question, finish: Finish) -> Solved | None:
 
     Unproven; None where limits leave it no place.
     """
-    program = question.program
-    rooms = {place.pool.key: Room(place) for place in question.places}
-    counts = []
-    for s in program.specials:
-        room = rooms[question.pool(s.block).key]
-        counts.append(room.take(question.uses(s.block, s.row), min(s.running, s.limit)))
+    program, at = question.program, _trimmed(question)
     picked = pick(program, [s.block for s in program.specials], [s.row for s in program.specials])
-    at = {(s.block, s.row): count for s, count in zip(program.specials, counts, strict=True)}
     pairs = zip(picked.block.tolist(), picked.row.tolist(), strict=True)
-    fixed = np.array([at[pair] for pair in pairs], np.int64)
-    found = finish(program, replace(picked, least=fixed, limit=fixed), "cost", Ends(), np.inf)
+    counts = np.array([at[pair] for pair in pairs], np.int64)
+    fixed = replace(picked, least=counts, limit=counts)
+    ends = Ends()
+    if program.extras.covers:  # sending caches costs something: first what the halves can serve together
+        served = finish(program, fixed, "total", ends, np.inf)
+        ends = ends if served is None else Ends(total=served.value)
+    found = finish(program, fixed, "cost", ends, np.inf)
     if found is None or not np.isfinite(found.value):
         return None
     return replace(solved_of(program, picked, [("cost", found)]), proofs=())
@@ -38,18 +37,23 @@ def running_plan(question: Question, finish: Finish) -> Solved | None:
 def kept_plan(question: Question, solved: Solved, finish: Finish) -> Solved | None:
     """The running plan, proven by the search, where it serves as well and a new one would save too little.
 
-    Unproven, but better than none, where the search found no plan at all.
+    Also where it serves more than what was found: a proof leaves a thousandth of the demand open, and where
+    demand is a thousand times the stock that is everything. Unproven, but better than none, where the search
+    found no plan at all.
     """
-    least = question.problem.policy.minimum_saving
-    if not question.program.specials or (solved.proofs and not least):
+    program, least = question.program, question.problem.policy.minimum_saving
+    if not program.specials or (solved.proofs and not least and not _may_serve_more(question, solved)):
         return None
     running = running_plan(question, finish)
-    if not solved.proofs and running is not None:
-        return replace(running, proofs=(Proof("cost", running.value, 0.0),))
-    if running is None or solved.value <= running.value * (1 - least):
+    if running is None:
         return None
-    weight = question.program.weight
-    if (weight * running.unmet > weight * solved.unmet + SAME).any():
+    if not solved.proofs:
+        return replace(running, proofs=(Proof("cost", running.value, 0.0),))
+    more = _serves_more(program, running.unmet, solved.unmet)
+    if not more and (
+        solved.value <= running.value * (1 - least)
+        or (program.weight * running.unmet > program.weight * solved.unmet + SAME).any()
+    ):
         return None
     return replace(
         solved,
@@ -58,5 +62,50 @@ def kept_plan(question: Question, solved: Solved, finish: Finish) -> Solved | No
         unmet=running.unmet,
         cost=running.cost,
         penalty=running.penalty,
-        proofs=(*solved.proofs[:-1], Proof("cost", running.value, solved.bound)),
+        proofs=tuple(_proof(program, running, proof) for proof in solved.proofs),
     )
+
+
+def _trimmed(question: Question) -> dict[tuple[int, int], int]:
+    """(block, row) -> instances that run and that the stock holds; what is pinned goes first."""
+    rooms = {place.pool.key: Room(place) for place in question.places}
+    at: dict[tuple[int, int], int] = {}
+    specials = question.program.specials
+    pinned, all_ = [s.least for s in specials], [min(s.running, s.limit) for s in specials]
+    for wanted in (pinned, all_):
+        for s, count in zip(specials, wanted, strict=True):
+            key = (s.block, s.row)
+            room, more = rooms[question.pool(s.block).key], count - at.get(key, 0)
+            at[key] = at.get(key, 0) + room.take(question.uses(*key), max(0, more))
+    return at
+
+
+def _may_serve_more(question: Question, solved: Solved) -> bool:
+    """Whether what runs, limits aside, serves more than what was found; without a solve."""
+    program, left = question.program, question.program.needs.copy()
+    if program.extras.covers or not solved.unmet.any():
+        return False
+    for (b, row), count in _trimmed(question).items():
+        family = program.families[program.blocks[b].family]
+        left[family.service] -= count * family.cover[row]
+    return _serves_more(program, np.maximum(left, 0.0), solved.unmet)
+
+
+def _serves_more(program: Program, unmet: Floats, than: Floats) -> bool:
+    """By the order of the steps."""
+    for step in program.steps:
+        ours, theirs = (float(_shares(program, step, shares)) for shares in (unmet, than))
+        if step == "cost" or abs(ours - theirs) > ROUNDING:
+            return step != "cost" and ours < theirs
+    return False
+
+
+def _shares(program: Program, step: Step, unmet: Floats) -> float:
+    weighed = program.weight * unmet
+    return float(weighed.max(initial=0.0) if step == "worst" else weighed.sum())
+
+
+def _proof(program: Program, running: Solved, proof: Proof) -> Proof:
+    """What the search proved, of the running plan."""
+    value = running.value if proof.step == "cost" else _shares(program, proof.step, running.unmet)
+    return Proof(proof.step, value, min(proof.bound, value))

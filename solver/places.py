@@ -42,7 +42,7 @@ class Place:
     stocks: Mapping[str, Stock]
     """By configuration, of those not excluded."""
     kinds: Mapping[str, Sliced]
-    """Configuration -> its GPU kind, where that is sliced."""
+    """Configuration -> its GPU kind, where that is sliced; of those not excluded."""
 
     @property
     def region(self) -> str:
@@ -112,10 +112,11 @@ class Place:
 
 def places_of(problem: Problem, names: tuple[str, ...]) -> tuple[Place, ...]:
     """The pools of a problem, in the order of their keys."""
-    kinds = {name: kind for kind in problem.sliced for name in kind.gpus}
+    excluded = problem.excluded_configurations
+    kinds = {name: kind for kind in problem.sliced for name in kind.gpus if name not in excluded}
     stocks: dict[str, dict[str, Stock]] = {}
     for stock in problem.stocks:
-        if stock.configuration not in problem.excluded_configurations:
+        if stock.configuration not in excluded:
             stocks.setdefault(stock.pool.key, {})[stock.configuration] = stock
     return tuple(
         Place(next(iter(found.values())).pool, names, found, kinds) for _, found in sorted(stocks.items())

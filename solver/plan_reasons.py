@@ -37,11 +37,7 @@ class Reason(NamedTuple):
 
 def reasons(problem: Problem, answer: Answer, library: Library) -> list[Reason]:
     """One for each of `answer.chosen`, in that order."""
-    tops, left = (
-        best_per_usd(problem, library),
-        Counter({(s.pool.key, s.configuration): s.nodes for s in problem.stocks}),
-    )
-    left.subtract(nodes_used(problem, answer))
+    tops, left = best_per_usd(problem, library), nodes_left(problem, answer)
     runs = Counter({_key(run): run.count for run in problem.running})
     found = []
     for chosen in answer.chosen:
@@ -99,6 +95,30 @@ def nodes_used(problem: Problem, answer: Answer) -> Counter[tuple[str, str]]:
             if name not in sliced:
                 used[chosen.pool.key, name] += count * chosen.count
     return used
+
+
+def nodes_left(problem: Problem, answer: Answer) -> Counter[tuple[str, str]]:
+    """(pool key, configuration) -> nodes that the plan leaves; of kinds that are shared so many slices as
+    would still fit, be the nodes bought or not.
+
+    Powers of two fill nodes without gaps: slices of z GPUs or more fit if nodes of z or more have the GPUs.
+    """
+    left = Counter({(s.pool.key, s.configuration): s.nodes for s in problem.stocks})
+    left.subtract(nodes_used(problem, answer))
+    for kind in problem.sliced:
+        for pool in {stock.pool.key for stock in problem.stocks}:
+            gpus: Counter[int] = Counter()
+            for stock in problem.stocks:
+                if stock.pool.key == pool and stock.configuration in kind.gpus:
+                    gpus[kind.gpus[stock.configuration]] += kind.gpus[stock.configuration] * stock.nodes
+            for chosen in answer.chosen:
+                if chosen.pool.key == pool:
+                    for name, count in chosen.template.uses().items():
+                        gpus[kind.gpus.get(name, 0)] -= kind.gpus.get(name, 0) * count * chosen.count
+            for name, size in kind.gpus.items():
+                least = (sum(n for of, n in gpus.items() if of >= z) for z in kind.gpus.values() if z <= size)
+                left[pool, name] = min(least) // size
+    return left
 
 
 def short(pool: str) -> str:

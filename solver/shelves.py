@@ -14,9 +14,11 @@ import numpy as np
 from schemas.problems import Service
 from solver.candidates import Candidate, Rated, Templates
 from solver.chains import workload_digest
-from solver.library import Library, Shelf
+from solver.library import Library, LibraryError, Shelf
 from solver.program import Bytes, Floats, Ints
 from solver.roofline import ENGINE
+
+MOST_CONFIGURATIONS = 127
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,7 @@ def _of_library(library: Library) -> Shelves:
 def with_strangers(shelves: Shelves, strangers: Sequence[Rated]) -> Shelves:
     """The same and templates that it lacks, each a kind of its own."""
     used = {name for rated in strangers for name in rated.template.nodes}
-    names = (*shelves.configurations, *sorted(used - set(shelves.configurations)))
+    names = _named((*shelves.configurations, *sorted(used - set(shelves.configurations))))
     kinds = [_kind(rated.service, rated.template.variant, [rated.candidate], names) for rated in strangers]
     return Shelves(names, (*shelves.kinds, *kinds))
 
@@ -150,9 +152,21 @@ def _written_out(library: Templates) -> Shelves:
     for key in sorted(library.by_service):
         for candidate in library.by_service[key]:
             groups.setdefault((key, candidate.variant), []).append(candidate)
-    names = tuple(sorted({name for found in groups.values() for c in found for name in c.nodes}))
+    names = _named(tuple(sorted({name for found in groups.values() for c in found for name in c.nodes})))
     kinds = (_kind(found[0].service, variant, found, names) for (_, variant), found in groups.items())
     return Shelves(names, tuple(kinds))
+
+
+def _named(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Configurations that an int8 can number.
+
+    Raises:
+        LibraryError: there are more.
+    """
+    if len(names) > MOST_CONFIGURATIONS:
+        most = MOST_CONFIGURATIONS
+        raise LibraryError(f"{len(names)} configurations in templates, expected at most {most}")
+    return names
 
 
 def _kind(service: Service, variant: str, found: Sequence[Candidate], names: Sequence[str]) -> Kind:

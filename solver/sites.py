@@ -65,6 +65,24 @@ def served_sites(problem: Problem, offered: Sequence[Site], runs: Sequence[Runs]
     return [site._replace(family=families[site.family]) for site in kept]
 
 
+def paired(problem: Problem, sites: Sequence[Site]) -> set[str]:
+    """Services that prefill and decode instances of one region and variant could serve together, whether or
+    not they have templates of their own."""
+    found = set()
+    for pair in problem.policy.disaggregation:
+        prefill, decode = (
+            {
+                (site.place.region, site.kind.variant)
+                for site in sites
+                if site.asked.service.key == f"{pair.model}/{pair.slo_class}/{phase}"
+            }
+            for phase in ("prefill", "decode")
+        )
+        if prefill & decode:
+            found.add(f"{pair.model}/{pair.slo_class}/both")
+    return found
+
+
 def _could_run(problem: Problem, site: Site, runs: Sequence[Runs]) -> bool:
     """Whether there may be one instance of any template."""
     limit = tries(problem, site)

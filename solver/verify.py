@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from schemas.problems import Answer, Problem
+from schemas.problems import Answer, Problem, Template
 from solver.verify_parts import (
     MONEY,
     SHARE,
@@ -15,28 +15,50 @@ from solver.verify_parts import (
     close,
     covered,
     key_of,
+    packs,
     pinned_of,
     prices_of,
     running_of,
     slice_of,
 )
 from solver.verify_policies import policies
+from solver.verify_proof import proof
 
 
 def verify(problem: Problem, answer: Answer) -> tuple[Violation, ...]:
     """All violations of an answer, in a fixed order; empty if it satisfies its problem."""
-    checks = (_identity, _pools, _unfit, _capacity, _slices, _services, _demand, _prices, _penalty, _bound)
-    found = [violation for check in checks for violation in check(problem, answer)]
-    return (*found, *policies(problem, answer))
+    checks = (
+        _identity, _templates, _pools, _unfit, _capacity, _bought, _slices, _services, _demand, _prices,
+        _penalty, proof, policies,
+    )  # fmt: skip
+    return tuple(violation for check in checks for violation in check(problem, answer))
 
 
 def _identity(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """It answers this problem, and names each (service, template, pool) once."""
+    """It answers this problem, names everything once, and counts in whole things."""
     if answer.problem != problem.id:
         yield Violation("problem", f"answers {answer.problem!r}, asked {problem.id!r}")
-    for key, times in sorted(Counter(key_of(c) for c in answer.chosen).items()):
-        if times > 1:
-            yield Violation("twice", f"{key} is chosen in {times} entries")
+    for what, keys in (
+        ("chosen", [key_of(c) for c in answer.chosen]),
+        ("nodes", [(b.pool.key, b.configuration) for b in answer.nodes]),
+        ("unmet", [(u.service.key,) for u in answer.unmet]),
+        ("apart", [(a.service.key, a.region, a.variant) for a in answer.apart]),
+        ("breaches", [(b.policy, b.subject) for b in answer.breaches]),
+    ):
+        for key, times in sorted(Counter(keys).items()):
+            if times > 1:
+                yield Violation("twice", f"{what}: {' '.join(key)} is in {times} entries")
+    for count in (*(c.count for c in answer.chosen), *(b.count for b in answer.nodes)):
+        if count < 1:
+            yield Violation("count", f"{count} instances or nodes, expected at least 1")
+
+
+def _templates(_: Problem, answer: Answer) -> Iterator[Violation]:
+    """A template is what its id says, so that it can be looked up."""
+    for t in (chosen.template for chosen in answer.chosen):
+        parts = (t.model, t.variant, t.vllm_args, t.phase, t.runtime, t.nodes, t.stages, t.revision)
+        if t.id != Template.identity(*parts):
+            yield Violation("template", f"{t.id} is not the digest of {t.model} on {', '.join(t.nodes)}")
 
 
 def _pools(problem: Problem, answer: Answer) -> Iterator[Violation]:
@@ -86,30 +108,26 @@ def _capacity(problem: Problem, answer: Answer) -> Iterator[Violation]:
             yield Violation("pool", f"{taken} nodes of {name} bought, none sold in {pool}")
 
 
+def _bought(problem: Problem, answer: Answer) -> Iterator[Violation]:
+    """Nodes are bought for slices only, and none that is excluded."""
+    for name in (bought.configuration for bought in answer.nodes):
+        if slice_of(problem, name) is None:
+            yield Violation("slices", f"{name} is bought, but not shared")
+        if name in problem.excluded_configurations:
+            yield Violation("excluded", f"{name} is bought, and excluded")
+
+
 def _slices(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """Slices lie on the nodes bought: the largest first, each on the fullest node that still holds it."""
-    for kind in problem.sliced:
-        for pool in sorted({c.pool.key for c in answer.chosen}):
-            free = [
-                kind.gpus[b.configuration]
-                for b in answer.nodes
-                if b.pool.key == pool and b.configuration in kind.gpus
-                for _ in range(b.count)
-            ]
-            wanted = [
-                kind.gpus[name]
-                for c in answer.chosen
-                if c.pool.key == pool
-                for name in c.template.nodes
-                if name in kind.gpus
-                for _ in range(c.count)
-            ]
-            for gpus in sorted(wanted, reverse=True):
-                hosts = [k for k, left in enumerate(free) if left >= gpus]
-                if not hosts:
-                    yield Violation("slices", f"{pool}: no node bought has {gpus} GPUs of {kind.gpu} left")
-                    break
-                free[min(hosts, key=lambda k: free[k])] -= gpus
+    """In every pool the slices of all instances lie on the nodes bought there."""
+    for pool in sorted({c.pool.key for c in answer.chosen}):
+        nodes = {b.configuration: b.count for b in answer.nodes if b.pool.key == pool}
+        slices: Counter[str] = Counter()
+        for chosen in (c for c in answer.chosen if c.pool.key == pool):
+            for name, count in chosen.template.uses().items():
+                slices[name] += count * chosen.count
+        for kind in problem.sliced:
+            if not packs(kind, nodes, slices):
+                yield Violation("slices", f"{pool}: nodes bought do not hold the slices of {kind.gpu}")
 
 
 def _services(problem: Problem, answer: Answer) -> Iterator[Violation]:
@@ -130,17 +148,15 @@ def _services(problem: Problem, answer: Answer) -> Iterator[Violation]:
 def _demand(problem: Problem, answer: Answer) -> Iterator[Violation]:
     """What is served and what is declared unmet add up to each demand; nothing is declared that is served."""
     declared = {u.service.key: u for u in answer.unmet}
-    if len(declared) != len(answer.unmet):
-        yield Violation("unmet", "a service is declared unmet twice")
     for demand in problem.demands:
         key = demand.service.key
         apart = sum(a.share for a in answer.apart if a.service.key == key)
         served = demand.rate * (covered(problem, answer, demand.service, demand.rate) + apart)
-        missing = max(0.0, demand.rate - served)
+        missing = demand.rate - served
         unmet = declared[key].rate if key in declared else 0.0
-        if missing > unmet + SHARE * demand.rate:
+        if not missing <= unmet + SHARE * demand.rate:  # also where it is NaN
             yield Violation("demand", f"{key}: {missing} missing, {unmet} declared unmet")
-        elif unmet > missing + SHARE * demand.rate:
+        elif unmet > max(0.0, missing) + SHARE * demand.rate:
             yield Violation("unmet", f"{key}: {unmet} declared unmet, {missing} missing")
         if key in declared and not close(declared[key].share * demand.rate, unmet, SHARE):
             yield Violation("unmet", f"{key}: share {declared[key].share} is not {unmet} of {demand.rate}")
@@ -178,13 +194,3 @@ def _penalty(problem: Problem, answer: Answer) -> Iterator[Violation]:
         penalty += new * chosen.usd_per_hour * problem.startup_ratio.get(chosen.template.model, 0.0)
     if not close(penalty, answer.penalty_usd_per_hour, MONEY):
         yield Violation("penalty", f"{answer.penalty_usd_per_hour}, starting instances gives {penalty}")
-
-
-def _bound(_: Problem, answer: Answer) -> Iterator[Violation]:
-    """The bound is not above the cost, and the gap is what lies between them."""
-    cost = answer.value
-    if answer.bound_usd_per_hour > cost * (1 + MONEY) + MONEY:
-        yield Violation("bound", f"bound {answer.bound_usd_per_hour} above cost {cost}")
-    gap = (cost - answer.bound_usd_per_hour) / cost if cost > 0 else 0.0
-    if abs(gap - answer.gap) > 1e-6:
-        yield Violation("bound", f"gap {answer.gap}, bound and cost give {gap}")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from schemas.problems import Answer, Chosen, Pool, Problem, Service, Sliced
+from schemas.problems import Answer, Chosen, Pool, Problem, Running, Service, Sliced
 
 Name = Literal[
-    "problem", "twice", "pool", "excluded", "unfit", "capacity", "slices", "service", "rating", "demand",
-    "unmet", "price", "penalty", "policy-price", "bound", "pinned", "variants", "replicas",
-    "regions_at_least", "spot_share", "budget", "apart",
+    "problem", "twice", "count", "template", "pool", "excluded", "unfit", "capacity", "slices", "service",
+    "rating", "demand", "unmet", "price", "penalty", "policy-price", "bound", "steps", "kept", "pinned",
+    "variants", "replicas", "regions_at_least", "spot_share", "budget", "apart", "breach",
 ]  # fmt: skip
 Key = tuple[str, str, str]
 """(service key, template id, pool key)."""
@@ -34,12 +34,16 @@ def key_of(chosen: Chosen) -> Key:
     return (chosen.service.key, chosen.template.id, chosen.pool.key)
 
 
+def key_of_run(run: Running) -> Key:
+    service = f"{run.template.model}/{run.rating.slo_class}/{run.template.phase}"
+    return (service, run.template.id, run.pool.key)
+
+
 def running_of(problem: Problem) -> Counter[Key]:
     """Instances that run."""
     running: Counter[Key] = Counter()
     for run in problem.running:
-        service = f"{run.template.model}/{run.rating.slo_class}/{run.template.phase}"
-        running[service, run.template.id, run.pool.key] += run.count
+        running[key_of_run(run)] += run.count
     return running
 
 
@@ -47,9 +51,43 @@ def pinned_of(problem: Problem) -> Counter[Key]:
     """Instances that are to stay."""
     pinned: Counter[Key] = Counter()
     for run in problem.running:
-        service = f"{run.template.model}/{run.rating.slo_class}/{run.template.phase}"
-        pinned[service, run.template.id, run.pool.key] += min(run.count, run.pinned)
+        pinned[key_of_run(run)] += min(run.count, run.pinned)
     return +pinned
+
+
+def kept_pins(problem: Problem, answer: Answer) -> tuple[Chosen, ...]:
+    """What is pinned, as far as the answer has it."""
+    pinned = pinned_of(problem)
+    return tuple(
+        chosen.model_copy(update={"count": min(chosen.count, pinned[key_of(chosen)])})
+        for chosen in answer.chosen
+        if pinned[key_of(chosen)] and chosen.count > 0
+    )
+
+
+def holds(problem: Problem, pool: Pool, nodes: Counter[str]) -> bool:
+    """Whether all of a pool's stock would hold these nodes of templates, were nothing else there."""
+    stock = {s.configuration: s.nodes for s in problem.stocks if s.pool == pool}
+    stock = {n: count for n, count in stock.items() if n not in problem.excluded_configurations}
+    if any(stock.get(n, 0) < count for n, count in nodes.items() if slice_of(problem, n) is None):
+        return False
+    return all(packs(kind, stock, nodes) for kind in problem.sliced)
+
+
+def packs(kind: Sliced, nodes: Mapping[str, int], slices: Mapping[str, int]) -> bool:
+    """Whether slices lie on nodes (both configuration -> how many): the largest first, which are all powers
+    of two, so that what is free in nodes large enough can always be filled."""
+    free = Counter(dict.fromkeys(kind.gpus.values(), 0))
+    for name, count in nodes.items():
+        if name in kind.gpus:
+            free[kind.gpus[name]] += count
+    carried = 0  # GPUs left in nodes that held larger slices
+    for gpus in sorted(free, reverse=True):
+        carried += free[gpus] * gpus
+        carried -= gpus * sum(n for name, n in slices.items() if kind.gpus.get(name) == gpus)
+        if carried < 0:
+            return False
+    return True
 
 
 def slice_of(problem: Problem, configuration: str) -> Sliced | None:
@@ -83,7 +121,7 @@ def covered(
     for chosen in answer.chosen:
         if chosen.service == service and market in {None, chosen.pool.market} and rate > 0:
             kept = max(0.0, 1 - lost * len(chosen.template.nodes))
-            total += chosen.count * min(most, chosen.rating.throughput * kept / rate)
+            total += chosen.count * min(chosen.rating.throughput * kept / rate, most)  # NaN stays NaN
     return total
 
 

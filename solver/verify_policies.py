@@ -4,31 +4,22 @@ from collections.abc import Iterator
 
 from schemas.allocation import Disaggregation
 from schemas.problems import Answer, Chosen, Problem, Service
+from solver.verify_breaches import breaches, region_of, replicas_of, services_of
 from solver.verify_parts import (
     MONEY,
     SHARE,
     Violation,
     close,
     covered,
-    key_of,
-    pinned_of,
+    kept_pins,
     slice_of,
 )
 
 
 def policies(problem: Problem, answer: Answer) -> Iterator[Violation]:
     """All violations, in a fixed order."""
-    for check in (_pinned, _variants, _replicas, _regions, _spot, _budget, _apart, _added):
+    for check in (breaches, _variants, _ceilings, _spot, _budget, _apart, _added):
         yield from check(problem, answer)
-
-
-def _pinned(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """Pinned instances stay, but for those that the answer says there is no stock for."""
-    counts = {key_of(c): c.count for c in answer.chosen}
-    for key, pinned in pinned_of(problem).items():
-        told = _told(answer, "pinned", f"{key[1]} in {key[2]}")
-        if counts.get(key, 0) < pinned - told:
-            yield Violation("pinned", f"{key[1]} in {key[2]}: {counts.get(key, 0)}, {pinned} pinned")
 
 
 def _variants(problem: Problem, answer: Answer) -> Iterator[Violation]:
@@ -38,45 +29,42 @@ def _variants(problem: Problem, answer: Answer) -> Iterator[Violation]:
             yield Violation("variants", f"{chosen.template.id}: {model} as {variant} is not good enough")
 
 
-def _replicas(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """Floors are kept but for what is told; ceilings but for what is pinned."""
+def _ceilings(problem: Problem, answer: Answer) -> Iterator[Violation]:
+    """No more replicas than allowed, but for what is pinned."""
     for replicas in problem.policy.replicas:
-        for service in _services(problem, replicas.model):
-            counted = [c for c in answer.chosen if c.service.key in _counted(problem, service)]
-            got = sum(c.count for c in counted)
-            floor = replicas.at_least - _told(answer, "replicas", service.key)
-            if got < floor:
-                yield Violation("replicas", f"{service.key}: {got}, at least {floor} asked for")
-            pinned = sum(n for k, n in pinned_of(problem).items() if k[0] in _counted(problem, service))
-            if replicas.at_most is not None and got > max(replicas.at_most, pinned):
-                yield Violation("replicas", f"{service.key}: {got}, at most {replicas.at_most} allowed")
-
-
-def _regions(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    for model, regions in problem.policy.regions_at_least.items():
-        for service in _services(problem, model):
-            counted = [c for c in answer.chosen if c.service.key in _counted(problem, service)]
-            got = len({_region(c) for c in counted})
-            if got < regions - _told(answer, "regions_at_least", service.key):
-                yield Violation("regions_at_least", f"{service.key}: in {got}, {regions} asked for")
+        for service in services_of(problem, replicas.model):
+            got = sum(c.count for c in replicas_of(problem, answer, service))
+            pinned = replicas_of(problem, _pins_alone(problem, answer), service)
+            most = replicas.at_most
+            if most is not None and got > max(most, sum(c.count for c in pinned)):
+                yield Violation("replicas", f"{service.key}: {got}, at most {most} allowed")
 
 
 def _spot(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """Spot pools cover no more than their share, unless pinned instances do."""
+    """Spot pools cover no more than their share of all, or exceed it by no more than pinned instances do."""
+    pins = _pins_alone(problem, answer)
     for service, rate in _rates(problem).items():
         limit = problem.policy.spot_limit(service.model)
-        if limit >= 1 or any(key[0] == service.key for key in pinned_of(problem)):
-            continue
-        spot, all_ = (covered(problem, answer, service, rate, market) for market in ("spot", None))
-        if spot > limit * all_ + SHARE:
-            yield Violation("spot_share", f"{service.key}: {spot} of {all_} on spot, {limit} allowed")
+        over, pinned = (
+            covered(problem, part, service, rate, "spot") - limit * covered(problem, part, service, rate)
+            for part in (answer, pins)
+        )
+        if limit < 1 and not over <= max(0.0, pinned) + SHARE:
+            yield Violation("spot_share", f"{service.key}: {over} above its share on spot, {limit}")
 
 
 def _budget(problem: Problem, answer: Answer) -> Iterator[Violation]:
+    """The bill keeps to the budget, or to what pinned instances cost, with all nodes under slices if any of
+    those is pinned."""
     budget = problem.policy.budget_usd_per_hour
-    if budget is None or pinned_of(problem):
+    if budget is None:
         return
-    if answer.usd_per_hour > budget * (1 + SHARE) + SHARE:
+    pinned = 0.0
+    for chosen in kept_pins(problem, answer):
+        if any(slice_of(problem, name) for name in chosen.template.nodes):
+            pinned += sum(bought.usd_per_hour * bought.count for bought in answer.nodes)
+        pinned += chosen.usd_per_hour * chosen.count
+    if not answer.usd_per_hour <= max(budget, pinned) * (1 + SHARE) + SHARE:
         yield Violation("budget", f"{answer.usd_per_hour} USD per hour, {budget} allowed")
 
 
@@ -89,7 +77,7 @@ def _apart(problem: Problem, answer: Answer) -> Iterator[Violation]:
             yield Violation("apart", f"{apart.service.key} may not be served apart")
             continue
         place = apart.region, apart.variant
-        there = [c for c in answer.chosen if (_region(c), c.template.variant) == place]
+        there = [c for c in answer.chosen if (region_of(c), c.template.variant) == place]
         part = answer.model_copy(update={"chosen": tuple(there)})
         names = {name for c in answer.chosen if _is_half(c, pair) for name in c.template.nodes}
         if pair.configurations and not names <= set(pair.configurations):
@@ -98,7 +86,7 @@ def _apart(problem: Problem, answer: Answer) -> Iterator[Violation]:
         for phase, rate in (("prefill", pair.prefill_tokens_per_s), ("decode", pair.decode_tokens_per_s)):
             service = apart.service.model_copy(update={"phase": phase})
             share = covered(problem, part, service, rate)
-            if share < apart.share - SHARE:
+            if not 0 < apart.share <= share + SHARE:
                 where = f"{apart.variant} in {apart.region}"
                 yield Violation("apart", f"{service.key} as {where}: covers {share} of {apart.share}")
 
@@ -143,21 +131,5 @@ def _is_half(chosen: Chosen, pair: Disaggregation) -> bool:
     return (service.model, service.slo_class) == (pair.model, pair.slo_class) and service.phase != "both"
 
 
-def _services(problem: Problem, model: str) -> list[Service]:
-    return [d.service for d in problem.demands if d.service.model == model]
-
-
-def _counted(problem: Problem, service: Service) -> set[str]:
-    """Services whose instances are replicas of one: decode too, where it may be served apart."""
-    pairs = {f"{p.model}/{p.slo_class}/both" for p in problem.policy.disaggregation}
-    decode = service.model_copy(update={"phase": "decode"}).key
-    return {service.key, decode} if service.key in pairs else {service.key}
-
-
-def _told(answer: Answer, policy: str, subject: str) -> int:
-    """By how much the answer says to be short of a policy."""
-    return sum(b.asked - b.got for b in answer.breaches if (b.policy, b.subject) == (policy, subject))
-
-
-def _region(chosen: Chosen) -> str:
-    return f"{chosen.pool.cloud}/{chosen.pool.region}"
+def _pins_alone(problem: Problem, answer: Answer) -> Answer:
+    return answer.model_copy(update={"chosen": kept_pins(problem, answer)})

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from solver.explain_plan import Outcome, PlanExplanation
+from solver.explain_plan import Neighbour, Outcome, PlanExplanation
 from solver.plan_reasons import short
 from streams import plan_view
 from streams.catalog_view import View, plain_table
@@ -23,30 +23,32 @@ def shown(record: PlanRecord, found: PlanExplanation) -> View:
 
 
 def _neighbours(found: PlanExplanation) -> Iterator[Table]:
-    here = found.plan
-    table = plain_table(
-        "Without a place, the next cheapest first", "without", "nodes in use", "USD/h", "change"
-    )
+    change = ("USD/h", "change", "proven between")
+    table = plain_table("Without a place, the next cheapest first", "without", "nodes in use", *change)
     for other in found.alternatives:
         where = f"{other.configuration} in {short(other.pool)}"
-        table.add_row(where, str(other.nodes), *_against(here, other.outcome))
+        table.add_row(where, str(other.nodes), *_against(found.plan, other))
     yield table
-    table = plain_table("One node more", "of", "price", "shadow price", "USD/h", "change")
+    table = plain_table("With one node more to be had", "of", "price", "shadow price", *change)
     for more in found.one_more:
         where = f"{more.configuration} in {short(more.pool)}"
         prices = (f"{more.usd_per_hour:.2f}", f"{more.shadow_usd_per_hour:.2f}")
-        table.add_row(where, *prices, *_against(here, more.outcome))
+        table.add_row(where, *prices, *_against(found.plan, more))
     yield table
-    table = plain_table("Simpler templates only", "with", "USD/h", "what the others bring")
+    table = plain_table("With simpler templates only", "of", *change)
     for simpler in found.simpler:
-        table.add_row(simpler.templates, *_against(here, simpler.outcome))
+        table.add_row(simpler.templates, *_against(found.plan, simpler))
     yield table
 
 
-def _against(here: Outcome, other: Outcome) -> tuple[str, str]:
+def _against(here: Outcome, other: Neighbour) -> tuple[str, str, str]:
     """Cost, and how it compares: cost where as much is met, else what is not."""
-    cost = f"{other.usd_per_hour:.2f}"
-    if abs(other.total_unmet - here.total_unmet) > plan_view.SAME_SHARE:
-        return cost, f"worst unmet {here.worst_unmet:.1%} -> {other.worst_unmet:.1%}"
-    change = other.usd_per_hour - here.usd_per_hour
-    return cost, f"{change:+.2f} ({change / here.usd_per_hour:+.2%})" if here.usd_per_hour else "none"
+    cost, by = f"{other.outcome.usd_per_hour:.2f}", other.change
+    if by is None:
+        worst, total = (
+            f"{getattr(here, name):.2%} -> {getattr(other.outcome, name):.2%}"
+            for name in ("worst_unmet", "total_unmet")
+        )
+        return cost, f"unmet: worst {worst}, in all {total}", ""
+    share = f" ({by.found / here.usd_per_hour:+.2%})" if here.usd_per_hour else ""
+    return cost, f"{by.found:+.2f}{share}", f"{by.at_least:+.2f} and {by.at_most:+.2f}"

@@ -11,8 +11,8 @@ from streams.plan_record import PlanRecord
 
 SHOWN = 8
 """Of the limits that bind; JSON has all."""
-SAME_SHARE = 1e-5
-"""Unmet shares that differ by less are the same: rounding."""
+LIMITS = ("stock of", "GPUs of", "replicas of", "regions of", "spot share of", "budget")
+"""What people set or buy; other rows only tie parts of the program together (`solver.coupling`)."""
 
 
 SHARES = MappingProxyType(
@@ -29,6 +29,11 @@ def shown(record: PlanRecord) -> View:
 def short_service(key: str) -> str:
     """Such as `qwen3-32b prefill`: the class goes without saying where it is the usual one."""
     return " ".join(part for part in key.split("/") if part != "interactive")
+
+
+def rate(given: float) -> str:
+    """Tokens/s or requests/s, four digits at least."""
+    return f"{given:,.0f}" if given >= 1000 else f"{given:.4g}"
 
 
 def summary(record: PlanRecord) -> Iterator[str]:
@@ -70,7 +75,7 @@ def _instances(record: PlanRecord) -> Table:
     for row in record.instances:
         service = short_service(row.service) if row.service != before else ""
         before = row.service
-        figures = (f"{row.throughput:.4g}", f"{row.usd_per_hour:.2f}", f"{row.of_best:.1%}")
+        figures = (rate(row.throughput), f"{row.usd_per_hour:.2f}", f"{row.of_best:.1%}")
         table.add_row(service, str(row.count), row.nodes, short(row.pool), *figures, row.why)
     return table
 
@@ -88,12 +93,13 @@ def _nodes(record: PlanRecord) -> Table:
 def _unmet(record: PlanRecord) -> Table:
     table = plain_table("Unmet demand", "service", "share", "rate", "because of")
     for row in record.unmet:
-        table.add_row(short_service(row.service), f"{row.share:.2%}", f"{row.rate:.4g}", row.binding)
+        table.add_row(short_service(row.service), f"{row.share:.2%}", rate(row.rate), row.binding)
     return table
 
 
 def _binding(record: PlanRecord) -> Table:
-    table = plain_table("What binds", "limit", "one more would save, USD/h")
-    for binding in record.answer.binding[:SHOWN]:
+    table = plain_table("What binds", "limit", "one more is worth, in fractions of nodes, USD/h")
+    limits = [b for b in record.answer.binding if b.limit.startswith(LIMITS)]
+    for binding in limits[:SHOWN]:
         table.add_row(short(binding.limit), f"{binding.usd_per_hour:.2f}")
     return table

@@ -4,22 +4,19 @@ What is not given is the paper's: its demand, the shipped prices, stock that fol
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agents.traces import SHIPPED_TRACES, read_steps
-from schemas.allocation import ROBUST, AllocationPolicy
 from schemas.catalog import Phase
 from schemas.problems import Problem, Running, Service, ServiceDemand, Sliced, Stock
-from schemas.yamlfile import load_yaml
 from solver.candidates import Rated
 from solver.library import Library
+from solver.scarcity import Place, Scale
 from solver.setups import Setup, sold
 from solver.snapshots import (
-    Place,
-    Scale,
     level_of,
     prices_of,
     running_of,
@@ -38,6 +35,7 @@ from streams.plan_files import (
     read_running,
     workload_of,
 )
+from streams.plan_policy import policy_of
 from streams.plan_record import is_record, read_record
 
 STOCK_TRACE = SHIPPED_TRACES / "bamboo_2020_g4dn.csv.gz"
@@ -67,7 +65,7 @@ def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
     """
     known = _known(setup)
     problem = _from_the_set_up(setup, library, given)
-    policy = _policy(setup, given.policy, known)
+    policy = policy_of(setup, given.policy, known)
     update: dict[str, Any] = {"sliced": sliced_of(setup), "policy": policy}
     if given.demand is not None:
         lines = read_demand(given.demand, known)
@@ -77,6 +75,7 @@ def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
             update["policy"] = policy.model_copy(update={"disaggregation": apart})
     prices = _prices(setup, given, known)
     if given.availability is not None:
+        update["id"] = setup.name  # its stock follows from no seed
         update["stocks"] = _stocks(given.availability, known, prices)
     elif given.prices is not None:
         update["stocks"] = tuple(
@@ -114,7 +113,7 @@ def regions_of(setup: Setup) -> tuple[str, ...]:
 
 def _from_the_set_up(setup: Setup, library: Library, given: Given) -> Problem:
     """The paper's snapshot, or an empty question where everything has to be given."""
-    if any(paper.name == setup.name for paper in setup.catalog.setups):
+    if setup.catalog.paper and any(paper.name == setup.name for paper in setup.catalog.setups):
         return snapshot(setup, library, read_steps(STOCK_TRACE), given.seed, given.scale)
     for name in ("demand", "availability"):
         if getattr(given, name) is None:
@@ -131,40 +130,6 @@ def _from_the_set_up(setup: Setup, library: Library, given: Given) -> Problem:
 def _known(setup: Setup) -> Known:
     names = [node.name for node in setup.scope.configurations]
     return Known(setup.scope.levels, setup.scope.phases, names, regions_of(setup))
-
-
-def _policy(setup: Setup, path: Path | None, known: Known) -> AllocationPolicy:
-    if path is None:
-        return AllocationPolicy() if setup.catalog.paper else ROBUST
-    policy = load_yaml(AllocationPolicy, path)
-    for field, names, expected in _named(setup, policy, known):
-        if unknown := sorted(set(names) - set(expected)):
-            raise PlanFileError(
-                f"{path}: {field}: {unknown[0]!r}, expected one of {', '.join(sorted(expected))}"
-            )
-    return policy
-
-
-def _named(
-    setup: Setup, policy: AllocationPolicy, known: Known
-) -> Iterator[tuple[str, Iterable[str], Collection[str]]]:
-    """Field of a policy, names in it, names that it may have."""
-    models = {model for model, _ in known.levels}
-    yield "weights", policy.weights, models
-    classes = {level.slo_class for model in setup.catalog.models for level in model.levels}
-    yield "half_rule", policy.half_rule, classes
-    yield "recovery_s", policy.recovery_s, models
-    yield "variants", policy.variants, models
-    yield "replicas", [r.model for r in policy.replicas], models
-    yield "regions_at_least", policy.regions_at_least, models
-    yield "spot_share", policy.spot_share, {"*", *models}
-    for model, variants in policy.variants.items():
-        every = [variant.name for variant in setup.catalog.model(model).variants]
-        yield f"variants.{model}", variants, setup.scope.variants.get(model, every)
-    levels = {f"{model}/{slo_class}" for model, slo_class in known.levels}
-    yield "disaggregation", [f"{d.model}/{d.slo_class}" for d in policy.disaggregation], levels
-    for i, pair in enumerate(policy.disaggregation):
-        yield f"disaggregation.{i}.configurations", pair.configurations, known.configurations
 
 
 def _demands(setup: Setup, path: Path, lines: Sequence[DemandLine]) -> tuple[ServiceDemand, ...]:

@@ -88,7 +88,7 @@ def plan(
 
 @app.command("diff", rich_help_panel=PANEL)
 def diff(first: PlanFile, second: PlanFile, as_json: Json = False) -> None:
-    """Show how two plans differ: cost, instances, nodes by place, and the questions they answer."""
+    """Show how two plans differ: what they cost, what stays, starts, stops and moves, and why."""
     from streams import catalog_view, plan_diff
 
     with shared.bad_input():
@@ -112,7 +112,7 @@ def given_of(
     stock: str,
 ) -> "Given":
     """Raises ValueError: a stock that is none of the four, or a file that cannot be read."""
-    from solver.snapshots import SCALES
+    from solver.scarcity import SCALES
     from streams.planning import Given
 
     scales = {name: name for name in SCALES}

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from agents.traces import SHIPPED_TRACES, StepTrace, read_steps
+from schemas.base import digest
 from schemas.catalog import PAPER_CATALOG, load_catalog
 from schemas.performance import load_efficiencies
 from schemas.problems import Answer, Problem
@@ -20,14 +22,20 @@ from solver.figures import Figures
 from solver.library import Library
 from solver.library_file import load_library
 from solver.methods import method
+from solver.scarcity import Scale
 from solver.setups import Setup, paper_setup
-from solver.snapshots import Scale, later, snapshot
+from solver.snapshots import later, snapshot
 from solver.verify import verify
 
 CACHE = Path(__file__).parents[2] / ".cache" / "bench"
 PLAIN_LIMIT_S = 60.0
-OVERRUN_S = 120.0
+OVERRUN_S = 60.0
 """The plain program is killed so long after its limit."""
+HEAD = (
+    "| snapshots | solves | wall, median | worst | processor, median | worst | gap, at most | short | "
+    "instances |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+)
+"""Of the table whose rows `said` makes; the pages show it as it is printed."""
 
 
 class Case(NamedTuple):
@@ -52,12 +60,21 @@ class Run(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """What the plain integer program reached; no value where it found nothing."""
+    """What the plain integer program reached; None where it found nothing in time."""
 
     value: float | None
+    """USD per hour, and what unmet demand is priced at."""
     bound: float | None
-    wall_s: float
+    unmet: float | None
+    """All shares together."""
+    seconds: float
     columns: int
+
+    @property
+    def gap(self) -> float | None:
+        if self.value is None or self.bound is None:
+            return None
+        return (self.value - self.bound) / self.value if self.value else 0.0
 
 
 def case(name: str) -> Case:
@@ -89,17 +106,19 @@ def fresh_and_again(case: Case, seed: int, scale: Scale) -> tuple[Run, Run]:
 
 
 def said(title: str, runs: Sequence[Run]) -> str:
-    """A line of figures of some solves."""
-    walls, cpus = ([getattr(run, name) for run in runs] for name in ("wall_s", "cpu_s"))
+    """A row of figures of some solves."""
     gaps = [step.gap for run in runs for step in run.answer.steps] or [run.answer.gap for run in runs]
-    unmet = sum(bool(run.answer.unmet) for run in runs)
+    cells = [title, str(len(runs))]
+    for name in ("wall_s", "cpu_s"):
+        took = [getattr(run, name) for run in runs]
+        cells += [f"{statistics.median(took):.3f} s", f"{max(took):.3f} s"]
+    short = sum(bool(run.answer.unmet) for run in runs)
     instances = statistics.median(sum(c.count for c in run.answer.chosen) for run in runs)
-    seconds = [
-        f"{name} median {statistics.median(took):6.3f} worst {max(took):6.3f} s"
-        for name, took in (("wall", walls), ("processor", cpus))
-    ]
-    found = f"gap at most {max(gaps):.2e} | {unmet} short, {instances:g} instances"
-    return f"{title:<34} {len(runs):>3} | {' | '.join(seconds)} | {found}"
+    return row(*cells, f"{max(gaps):.3%}", str(short), f"{instances:g}")
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def parts(runs: Sequence[Run]) -> Iterator[str]:
@@ -121,16 +140,30 @@ def machine() -> str:
 
 
 def plain(case: Case, problem: Problem, limit_s: float = PLAIN_LIMIT_S) -> Plain:
-    """The integer program over every column, by HiGHS alone, in a process that can be killed."""
-    asked = {"setup": case.setup.name, "library": str(case.file), "limit_s": limit_s}
-    text = json.dumps({**asked, "problem": problem.model_dump(mode="json")})
-    began = time.perf_counter()
+    """The integer program over every column, by HiGHS alone, in a process that can be killed.
+
+    Kept in a file by what was asked, since it takes minutes and nothing of ours is in it.
+    """
+    asked = {"limit_s": limit_s, "problem": problem.model_dump(mode="json")}
+    file = CACHE / "plain" / f"{digest([asked, version('highspy')])}.json"
+    if file.exists():
+        return Plain(**json.loads(file.read_text()))
     command = [sys.executable, "-m", "tests.bench.plain_program"]
+    text = json.dumps({**asked, "library": str(case.file)})
+    began = time.perf_counter()
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, check=True, timeout=limit_s + OVERRUN_S
         )
+        found = Plain(**json.loads(done.stdout.splitlines()[-1]))
     except subprocess.TimeoutExpired:
-        return Plain(None, None, time.perf_counter() - began, 0)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return Plain(found["value"], found["bound"], found["seconds"], found["columns"])
+        found = Plain(None, None, None, time.perf_counter() - began, 0)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(found._asdict()))
+    return found
+
+
+def only(known: Sequence[str]) -> list[str]:
+    """Those that `BENCH_ONLY` names (set-ups, scales), or all where it names none of them."""
+    named = os.environ.get("BENCH_ONLY", "").split()
+    return [name for name in known if name in named] or list(known)

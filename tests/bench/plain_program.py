@@ -1,7 +1,8 @@
 """The allocation as one integer program over every column, for HiGHS as it is: what ours is compared with.
 
 A process of its own, since HiGHS does not always keep its time limit: question on standard input, as JSON;
-value and bound on the last line of standard output. Unmet demand has a price high enough to come first.
+what it found on the last line of standard output. Unmet demand has a price high enough to come first, all
+shares in one sum: the order that the largest comes first is not for one program.
 """
 
 import json
@@ -44,8 +45,10 @@ def main() -> None:
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     value = info.objective_function_value if found else None
     bound = info.mip_dual_bound if abs(info.mip_dual_bound) < highspy.kHighsInf else None
+    unmet = sum(highs.getSolution().col_value[-len(program.services) :]) if found else None
     seconds = time.perf_counter() - began
-    print(json.dumps({"value": value, "bound": bound, "seconds": seconds, "columns": len(picked)}))
+    told = {"value": value, "bound": bound, "unmet": unmet, "seconds": seconds, "columns": len(picked)}
+    print(json.dumps(told))
 
 
 def model_of(program: Program, picked: Picked) -> highspy.HighsLp:

@@ -10,7 +10,7 @@ from solver.allocation import solve_whole
 from solver.columns import make_question
 from solver.library import Library
 from solver.program import Proof
-from solver.snapshots import Scale
+from solver.scarcity import Scale
 from tests.bench.allocation_rig import Run, case, fresh_and_again, machine
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(3600)]

@@ -126,10 +126,11 @@ def reached(problem: Problem, known: Sequence[Option], counts: Counts) -> Reache
     for option, count in zip(known, counts, strict=True):
         ratio = problem.startup_ratio.get(option.candidate.service.model, 0.0)
         cost += option.usd * (count + max(0, count - option.running) * ratio) + option.added * count
-    for service in (d.service for d in problem.demands if d.service.key in served):
+    for service in (d.service for d in problem.demands if d.rate > 0):
         mine = [(o, n) for o, n in zip(known, counts, strict=True) if o.candidate.service == service]
         weight = policy.weights.get(service.model, 1.0)
-        shares.append(weight * max(0.0, 1 - sum(o.cover * n for o, n in mine)))
+        if service.key in served:
+            shares.append(weight * max(0.0, 1 - sum(o.cover * n for o, n in mine)))
         floor = next((r.at_least for r in policy.replicas if r.model == service.model), 0)
         missing = max(0, floor - sum(n for _, n in mine))
         regions = len({o.pool.region for o, n in mine if n})

@@ -3,21 +3,17 @@
 Above all: no bound is ever above what can be reached, at no price and at no place of the search.
 """
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from solver.allocation import finish, solve_whole
-from solver.board import make_board, packs
+from solver.allocation import decide, finish, solve_whole
+from solver.board import packs
 from solver.bounds import GAP, solve
 from solver.column_lp import relax
 from solver.existing import existing
-from solver.fixing import slacks
-from solver.knapsacks import GRID
-from solver.packing import Aim, Search
 from solver.program import Program, Special, Term, pick_all
 from tests.solver.programs import paper_program, random_program
 
@@ -31,7 +27,7 @@ def sized(seed: int) -> Program:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_step_reaches_the_optimum_and_no_bound_is_above_it(seed: int) -> None:
     program = sized(seed)
-    whole, found = solve_whole(program), solve(program, finish)
+    whole, found = solve_whole(program), solve(program, finish, decide)
     assert [p.step for p in found.proofs] == [p.step for p in whole.proofs]
     for best, proof in zip(whole.proofs, found.proofs, strict=True):
         slack = 1e-6 + 1e-6 * abs(best.value)
@@ -43,7 +39,7 @@ def test_each_step_reaches_the_optimum_and_no_bound_is_above_it(seed: int) -> No
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    first, again = (solve(sized(8), finish) for _ in range(2))
+    first, again = (solve(sized(8), finish, decide) for _ in range(2))
     assert (first.counts, first.proofs, first.nodes) == (again.counts, again.proofs, again.nodes)
 
 
@@ -51,23 +47,23 @@ def test_what_runs_is_kept_where_starting_costs_more_than_it_saves() -> None:
     program = paper_program(
         uses=[[[1, 0], [0, 1]]], cover=[[1.0, 1.0]], price=[[1.0, 1.1]], stock=[[1, 1]], ratio=0.5
     )
-    assert solve(program, finish).counts[0].row == 0
+    assert solve(program, finish, decide).counts[0].row == 0
     running = replace(program, specials=(Special(0, 1, running=1),))
-    solved = solve(running, finish)
+    solved = solve(running, finish, decide)
     assert (solved.counts[0].row, solved.penalty) == (1, 0.0)
     assert solved.value == pytest.approx(1.1)
 
 
 def test_a_running_instance_is_cheaper_only_once() -> None:
     program = paper_program([[[1]]], [[0.5]], [[2.0]], [[3]], [Special(0, 0, running=1)], ratio=0.25)
-    solved = solve(program, finish)
+    solved = solve(program, finish, decide)
     assert solved.cost == pytest.approx(4.0)
     assert solved.penalty == pytest.approx(0.5)
     assert solved.bound == pytest.approx(4.5, rel=GAP)
 
 
 def test_without_any_stock_all_is_unmet() -> None:
-    solved = solve(paper_program([[[1]]], [[1.0]], [[1.0]], [[0]]), finish)
+    solved = solve(paper_program([[[1]]], [[1.0]], [[1.0]], [[0]]), finish, decide)
     assert (solved.counts, solved.unmet.tolist(), solved.proofs[0].value) == ((), [1.0], 1.0)
 
 
@@ -78,7 +74,7 @@ def test_a_program_that_couples_goes_by_the_relaxation() -> None:
     coupled = replace(program, blocks=blocks)
     coupled.rows.right[0] = 1.0
     assert not packs(coupled)
-    assert solve(coupled, finish).proofs == solve_whole(coupled).proofs
+    assert solve(coupled, finish, decide).proofs == solve_whole(coupled).proofs
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -111,48 +107,3 @@ def test_column_generation_reaches_the_relaxation_over_all_columns(seed: int) ->
     relaxed = relax(columns, columns.costs(), dear, np.ones(services))
     assert relaxed.whole
     assert relaxed.value == pytest.approx(whole.fun, rel=1e-6)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_no_price_gives_a_bound_above_the_optimum_nor_excludes_its_columns(seed: int) -> None:
-    program = sized(seed)
-    whole = solve_whole(program)
-    if len(whole.proofs) > 1:
-        return
-    board, none = make_board(program), np.zeros(len(program.services), np.int64)
-    for price in np.random.default_rng(seed).uniform(0, 2, (5, len(program.rows.right))):
-        base, slack = slacks(
-            board.cost + board.drawn(price), board.step, board.service, board.once, none, np.zeros(len(none))
-        )
-        base -= float(price @ program.rows.right)
-        assert base <= whole.value + 1e-9
-        for count in whole.counts:
-            cheapest = slack[board.at == board.columns.find(count.block, count.row)].min()
-            assert base + cheapest <= whole.value + 1e-9
-
-
-def test_fixing_is_exact_on_one_service_without_prices() -> None:
-    cost, cover = np.array([3.0, 1.7, 1.0]), np.array([0.7, 0.4, 0.2])
-    step = np.ceil(cover * GRID - 1e-9).astype(np.int64)
-    none = np.zeros(1, np.int64)
-    base, slack = slacks(cost, step, np.zeros(3, np.int64), np.zeros(0, np.int64), none, np.zeros(len(none)))
-    plans = [n for n in itertools.product(range(6), repeat=3) if n @ cover >= 1 - 1e-9]
-    assert base == pytest.approx(min(n @ cost for n in plans))
-    for j in range(3):
-        assert base + slack[j] == pytest.approx(min(n @ cost for n in plans if n[j]))
-
-
-@pytest.mark.parametrize("places", [1, 3, 20])
-def test_a_search_cut_short_keeps_a_valid_bound(places: int) -> None:
-    for seed in SEEDS:
-        program = sized(seed)
-        whole = solve_whole(program)
-        if len(whole.proofs) > 1:
-            continue
-        board, none = make_board(program), np.zeros(len(program.services))
-        aim = Aim(program.rows.right, program.weight, none, none, relative=GAP, places=places)
-        _, items = board.items(np.arange(len(board)), priced=True)
-        search = Search(items, aim)
-        found = search.run(search.first(np.zeros(len(program.rows.right))))
-        assert found.bound <= whole.value + 1e-9
-        assert found.value >= whole.value * (1 - 1e-9)

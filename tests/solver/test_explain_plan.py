@@ -3,21 +3,23 @@ compared with the next one."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from schemas.catalog import PAPER_CATALOG, load_catalog
 from schemas.performance import load_efficiencies
-from schemas.problems import Answer, Pool, Problem, Service, ServiceDemand, Sliced, Stock
+from schemas.problems import Answer, Chosen, Pool, Problem, Service, ServiceDemand, Sliced, Stock
 from solver.allocation import solve
 from solver.building import build_library
-from solver.explain_plan import alike, dearest_gpu, explain_plan, outcome_of
+from solver.explain_plan import dearest_gpu, explain_plan, outcome_of
 from solver.figures import Figures
 from solver.library import Library
 from solver.plan_changes import Moves, held, moves
-from solver.plan_reasons import best_per_usd, node_prices, reasons
+from solver.plan_reasons import best_per_usd, node_prices, nodes_left, reasons
 from solver.setups import paper_setup
+from solver.simpler import Templates, alike
 from solver.verify_parts import key_of
 
 EAST = Pool(cloud="aws", region="east", market="on-demand")
@@ -90,13 +92,26 @@ def test_part_of_a_node_costs_its_share(asked: Callable[..., Problem]) -> None:
     ]
 
 
+def test_slices_are_left_as_long_as_they_fit(library: Library, asked: Callable[..., Problem]) -> None:
+    problem = asked(900.0, (EAST, "2xL40S", 2, 5.0)).model_copy(
+        update={"sliced": (Sliced(gpu="L40S", gpus={"1xL40S": 1, "2xL40S": 2}),)}
+    )
+    nothing = solve(problem.model_copy(update={"demands": ()}), library)
+    assert nodes_left(problem, nothing) == {(EAST.key, "1xL40S"): 4, (EAST.key, "2xL40S"): 2}
+    (shelf,) = library.parts.values()
+    mixed = shelf.rated(next(r for r in range(len(shelf)) if set(shelf.nodes(r)) == {"1xL40S", "2xL40S"}))
+    chosen = Chosen(template=mixed.template, rating=mixed.rating, pool=EAST, count=1, usd_per_hour=7.5)
+    used = nodes_left(problem, nothing.model_copy(update={"chosen": (chosen,)}))
+    assert used == {(EAST.key, "1xL40S"): 1, (EAST.key, "2xL40S"): 0}  # of two nodes one GPU
+
+
 def test_simpler_libraries_keep_what_they_say(library: Library) -> None:
     (whole,) = library.arrays
-    single, one_kind = (alike(library, kind).arrays[0] for kind in ("single nodes", "nodes of one kind"))
+    single, one_kind, one_gpu = (alike(library, kind).arrays[0] for kind in get_args(Templates))
     assert ((single.combination >= 0).sum(axis=1) == 1).all()
     kinds = [len(set(row[row >= 0])) for row in one_kind.combination]
     assert set(kinds) == {1}
-    assert 0 < len(single) < len(one_kind) < len(whole)
+    assert 0 < len(single) < len(one_kind) < len(one_gpu) == len(whole)  # all are of L40S
     assert alike(library, "single nodes").digest != library.digest
     assert alike(library, "single nodes").header.parts[0].kept == len(single)
 
@@ -112,21 +127,47 @@ def test_each_neighbour_differs_in_one_thing(library: Library, asked: Callable[.
 
     found = explain_plan(problem, answer, library, watched)
     assert found.plan == outcome_of(answer)
-    for question, digest in seen:
-        changed = [a.nodes - b.nodes for a, b in zip(question.stocks, problem.stocks, strict=True)]
-        if digest == library.digest:
-            assert sum(change != 0 for change in changed) == 1
-        else:
-            assert not any(changed)
-            assert question.library == digest
+    changes = [
+        sum(a.nodes != b.nodes for a, b in zip(question.stocks, problem.stocks, strict=True))
+        for question, _ in seen
+    ]
+    simpler = len(get_args(Templates))
+    assert changes == [1] * (len(seen) - simpler) + [0] * simpler
+    assert all(question.library == digest for question, digest in seen)
     met = [a.outcome.usd_per_hour for a in found.alternatives if not a.outcome.total_unmet]
     assert met == sorted(met)
     assert all(usd >= answer.value - 1e-9 for usd in met)
     assert {more.configuration for more in found.one_more} >= {dearest_gpu(problem, library)}
     assert all(more.outcome.usd_per_hour <= answer.value + 1e-9 for more in found.one_more)
-    assert [simpler.templates for simpler in found.simpler] == ["single nodes", "nodes of one kind"]
+    for neighbour in (*found.alternatives, *found.one_more, *found.simpler):
+        if by := neighbour.change:
+            assert by.at_least - 1e-9 <= by.found <= by.at_most + 1e-9
+    assert [simpler.templates for simpler in found.simpler] == list(get_args(Templates))
     with pytest.raises(ValueError, match="--one-more: '1xH100' is sold nowhere"):
         explain_plan(problem, answer, library, solve, "1xH100")
+
+
+def test_one_more_node_makes_no_plan_dearer_though_a_search_may_find_a_worse_one(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    problem = asked(2000.0, (EAST, "2xL40S", 2, 5.0))
+    answer = solve(problem, library)
+
+    def clumsy(question: Problem, of: Library) -> Answer:
+        found = solve(question, of)
+        return found.model_copy(
+            update={
+                "usd_per_hour": found.usd_per_hour + 1,
+                "bound_usd_per_hour": found.bound_usd_per_hour - 1,
+            }
+        )
+
+    (more,) = explain_plan(problem, answer, library, clumsy).one_more
+    assert more.outcome.usd_per_hour == answer.value
+    assert more.change is not None
+    assert more.change.found == 0
+    assert more.change.at_least == pytest.approx(-1, abs=0.01)
+    assert more.change.at_most == 0
 
 
 def test_with_nothing_for_sale_there_is_nothing_to_explain(

@@ -12,6 +12,7 @@ from solver.asked import ProblemError
 from solver.candidates import Templates
 from solver.places import Room, places_of
 from solver.verify import verify
+from solver.verify_parts import packs as packs_by_size
 from tests.solver.conftest import EAST, WEST, Toolbox
 
 SIZES = (1, 2, 4, 8)
@@ -45,6 +46,8 @@ def test_rows_by_size_hold_exactly_when_slices_can_be_packed(box: Toolbox, seed:
     at = {n: SIZES.index(n) for n in SIZES}
     together = {at[n]: slices.count(n) for n in SIZES if n in slices}
     assert (Room(place).most(together) >= 1) == packs(slices, nodes)
+    named = {f"{n}xH": slices.count(n) for n in SIZES}
+    assert packs_by_size(KIND, {f"{n}xH": count for n, count in sold.items()}, named) == packs(slices, nodes)
 
 
 def test_a_bought_node_is_shared_and_paid_once(box: Toolbox) -> None:
@@ -133,3 +136,20 @@ def test_slices_are_powers_of_two_of_one_kind(box: Toolbox) -> None:
     problem = box.problem(library, {"m": 1.0}, [], sliced=[KIND, KIND])
     with pytest.raises(ProblemError, match="sliced"):
         solve(problem, library)
+
+
+def test_no_node_is_bought_that_no_slice_needs(box: Toolbox) -> None:
+    """Reserved nodes cost nothing, so the search may take any number of them."""
+    library = box.library(box.rated(["1xH"], 1.0))
+    reserved = EAST.model_copy(update={"market": "reserved"})
+    stocks = [
+        box.stock(f"{n}xH", 9, 1.0).model_copy(update={"usd_per_hour": 0.0, "pool": reserved}) for n in (1, 8)
+    ]
+    for demand in (0, 3, 10):
+        problem = box.problem(library, {"m": float(demand)}, stocks, sliced=[KIND])
+        answer = solve(problem, library)
+        assert verify(problem, answer) == ()
+        bought = [KIND.gpus[b.configuration] for b in answer.nodes for _ in range(b.count)]
+        assert packs([1] * demand, bought)
+        for k in range(len(bought)):
+            assert not packs([1] * demand, bought[:k] + bought[k + 1 :]), "one fewer would do"

@@ -12,15 +12,12 @@ from solver.figures import Figures
 from solver.grown import more_models, more_regions
 from solver.library import Library
 from solver.methods import METHODS
+from solver.scarcity import SCALES, WHOLE, factor, least_share
 from solver.setups import Setup, paper_setup
 from solver.snapshots import (
     MOVED,
-    SCALES,
-    WHOLE,
     demands_of,
-    factor,
     later,
-    least_share,
     prices_of,
     shape_of,
     snapshot,

@@ -192,6 +192,8 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
         ("policy", "weights: {gpt-5: 2}", "weights: 'gpt-5', expected one of"),
         ("policy", "weights: {phi-4-14b: 0}", "weights.phi-4-14b"),
         ("policy", "budget: 5", "budget: unknown key"),
+        ("policy", "surcharge_per_step: 1e308", "surcharge_per_step: Input should be less than or equal to"),
+        ("policy", "breach_usd_per_hour: 1e308", "breach_usd_per_hour: Input should be less than or equal"),
         ("policy", "half_rule: [interactve]", "half_rule: 'interactve', expected one of interactive"),
         ("policy", "variants: {phi-4-14b: [fp9]}", "variants.phi-4-14b: 'fp9', expected one of bf16"),
         (
@@ -305,10 +307,12 @@ def test_a_plan_is_explained_by_its_neighbours(plan: Path) -> None:
     assert found["next_cheapest"] == found["alternatives"][0]
     assert all(more["outcome"]["usd_per_hour"] <= cost + 1e-6 for more in found["one_more"])
     assert {more["configuration"] for more in found["one_more"]} >= {"1xL40S"}
-    single, alike = (s["outcome"]["usd_per_hour"] for s in found["simpler"])
-    assert single >= alike >= cost - 1e-6
+    costs = [s["outcome"]["usd_per_hour"] for s in found["simpler"]]
+    assert len(costs) == 3
+    assert sorted(costs, reverse=True) == costs
+    assert costs[-1] >= cost - 1e-6
     text = coral("explain", "plan", str(plan)).stdout
-    for title in ("Without a place", "One node more", "Simpler templates only"):
+    for title in ("Without a place", "one node more", "simpler templates only"):
         assert title in text
     assert "--one-more: '1xH100' is sold nowhere" in refused(
         "explain", "plan", str(plan), "--one-more", "1xH100"
