@@ -192,9 +192,10 @@ class _Steps:
         return Partial(counts, np.zeros(0), value, float(max(0.0, min(bound, value))))
 
     def _solved(self, plan: Ints | None, steps: list[tuple[Step, Partial]]) -> Solved:
-        solved = replace(
-            solved_of(self.program, self._counts(plan)[0], steps), survivors=self.plans, iterations=self.steps
-        )
+        """Later steps may have bettered what earlier ones reached."""
+        reached = [(step, self._proved(plan, step, found.bound)) for step, found in steps]
+        solved = solved_of(self.program, self._counts(plan)[0], reached)
+        solved = replace(solved, survivors=self.plans, iterations=self.steps)
         if self._relaxed is None:
             return solved
         return replace(solved, row_price=self._relaxed.row_price, service_price=self._relaxed.service_price)

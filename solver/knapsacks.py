@@ -118,28 +118,33 @@ def fill(items: Items, s: int, price: Floats, need: int, spare: float, dear: flo
 
 @compiled
 def _repeat(items: Items, low: int, high: int, need: int, row: int, paper: Table) -> None:
-    """The last row: columns that can be repeated. Only undominated (step, cheapest) pairs enter."""
-    paper.cheapest[:] = np.inf
+    """The last row: columns that can be repeated.
+
+    So many steps are covered by one column that covers as many or more, the cheapest, or by one that covers
+    fewer and by what is best for the rest. Only columns that nothing betters for what they cover themselves
+    are worth trying there: few dozens of a thousand.
+    """
+    cheapest, which, least, pick = paper.cheapest, paper.which, paper.least[row], paper.pick[row]
+    cheapest[:], which[:] = np.inf, -1
     for j in range(low, high):
         step = min(items.step[j], need)
-        if paper.red[j] < paper.cheapest[step]:
-            paper.cheapest[step], paper.which[step] = paper.red[j], j
-    count, cheapest = 0, np.inf
+        if paper.red[j] < cheapest[step]:
+            cheapest[step], which[step] = paper.red[j], j
+    single, column = np.inf, -1
     for step in range(need, 0, -1):
-        if paper.cheapest[step] < cheapest:
-            cheapest = paper.cheapest[step]
-            paper.steps[count], paper.costs[count], paper.columns[count] = step, cheapest, paper.which[step]
-            count += 1
-    least, pick = paper.least[row], paper.pick[row]
+        if cheapest[step] < single:
+            single, column = cheapest[step], which[step]
+        least[step], pick[step] = single, column
     least[0], pick[0] = 0.0, -1
+    count = 0
     for t in range(1, need + 1):
-        best, first = np.inf, -1
         for q in range(count):
-            rest = t - paper.steps[q]
-            cost = paper.costs[q] + (least[rest] if rest > 0 else 0.0)
-            if cost < best:
-                best, first = cost, paper.columns[q]
-        least[t], pick[t] = best, first
+            cost = paper.costs[q] + least[t - paper.steps[q]]
+            if cost < least[t]:
+                least[t], pick[t] = cost, paper.columns[q]
+        if which[t] >= 0 and cheapest[t] <= least[t]:
+            paper.steps[count], paper.costs[count], paper.columns[count] = t, cheapest[t], which[t]
+            count += 1
 
 
 @compiled
@@ -156,6 +161,9 @@ def _once(red: float, step: int, column: int, need: int, row: int, paper: Table)
 def _leave(least: Floats, open_: Floats, need: int, spare: int, dear: float, queue: Ints) -> None:
     """open[t] = min over q up to `spare` of least[t - q] + dear q: the least of a sliding window of
     least[t] - dear t, whose candidates stand in a queue, rising."""
+    if spare == 0:
+        open_[: need + 1] = least[: need + 1]
+        return
     head, tail = 0, 0
     for t in range(need + 1):
         while tail > head and least[queue[tail - 1]] - dear * queue[tail - 1] >= least[t] - dear * t:
