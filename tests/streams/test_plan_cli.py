@@ -355,3 +355,13 @@ def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
 def test_a_plan_is_explained_under_its_own_question(plan: Path) -> None:
     assert "--setup: goes with no PLAN" in refused("explain", "plan", str(plan), "--setup", "extended")
     assert "--n-max: goes with no PLAN" in refused("explain", "plan", str(plan), "--n-max", "1")
+
+
+def test_a_plan_whose_set_up_or_library_is_gone_is_not_explained(folder: Path, plan: Path) -> None:
+    record = json.loads(plan.read_text())
+    limits = record["limits"]
+    for field, value in (("setup", "gone.yaml"), ("library", "0123456789abcdef")):
+        other = written(folder, "other-limits.json", json.dumps(record | {"limits": limits | {field: value}}))
+        line = refused("explain", "plan", other)
+        assert f"other-limits.json: limits.{field}: '{value}'" in line
+        assert "expected" in line
