@@ -1,7 +1,8 @@
 """A library drops wholes that parts replace, on throughput and price alone; policies must not want them back.
 
-Each falls at least as hard on a whole as on its parts: what an instance counts for (half rule, restarts), what
-it is charged (complexity, risk), floors and spread. Ceilings and spot shares do not; `AllocationPolicy` says so.
+Each falls at least as hard on a whole as on its parts: what an instance counts for (half rule, restarts),
+what it is charged (complexity, risk), floors and spread. Ceilings and spot shares do not; `AllocationPolicy`
+says so.
 """
 
 import random
