@@ -18,7 +18,7 @@ from solver.existing import existing
 from solver.partials import ROUNDING, solved_of
 from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
 
-FIRST, MOST, HARD = 400, 3000, 1000
+FIRST, MOST, HARD = 400, 6000, 1000
 """Columns of the first integer program beside the relaxation's own, and of the last: after a first one that
 HiGHS closed, or not."""
 WORK = 60_000
@@ -53,10 +53,12 @@ class _Search:
         self._columns = undominated(existing(program))
         self._cost = self._columns.costs()
         self._over = DEAR * self._dearest()
+        self._guide = self._cost
 
     def run(self) -> Solved:
         program, met = self._program, Ends(0.0, 0.0)
         last = self._relax("cost", met)
+        self._guide = self._reduced("cost", last)
         found = self._step("cost", met, last) if last.unmet.sum() <= SHARE else None
         if found is not None:
             return _solved(program, found, [("cost", found.partial)])
@@ -124,11 +126,14 @@ class _Search:
         return red
 
     def _pick(self, red: Floats, most: int, reach: float) -> tuple[Picked, float]:
-        """The columns of least reduced cost within reach, all that run, and the least that was left out."""
+        """The columns of least reduced cost within reach, all that run, and the least that was left out.
+
+        Where shares are minimised many cost nothing; of those, the ones that a cheap plan would use.
+        """
         columns, program = self._columns, self._program
         within = np.flatnonzero(red <= reach)
         if len(within) > most:
-            within = within[np.argpartition(red[within], most - 1)[:most]]
+            within = within[np.lexsort((self._guide[within], np.maximum(0.0, red[within])))[:most]]
         out = red.copy()
         out[within] = np.inf
         block: Ints = np.append(columns.block[within], [s.block for s in program.specials]).astype(np.int64)
