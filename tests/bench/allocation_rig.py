@@ -95,7 +95,7 @@ def timed(problem: Problem, library: Library) -> Run:
     wall, cpu = time.perf_counter(), time.process_time()
     answer = method(METHOD)(problem, library, clock=time.perf_counter)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    assert verify(problem, answer) == ()
+    assert list(verify(problem, answer)) == []
     return Run(problem, answer, wall, cpu)
 
 
