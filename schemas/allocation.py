@@ -84,11 +84,13 @@ class AllocationPolicy(Frozen):
     """Model -> variants that are good enough, all where missing. Filter: a variant that the library's pruning
     let go for another one does not come back, so a library built with the same policy may do better."""
     replicas: tuple[Replicas, ...] = ()
-    """Row; a floor that stock cannot keep is a breach."""
+    """Row; a floor that stock cannot keep is a breach. Libraries drop wholes that parts replace, which a
+    ceiling would rather have: with one, a plan is the best of the library's templates, not of all."""
     regions_at_least: dict[Name, Whole] = {}
     """Model -> regions (cloud/region) in which its demanded services have an instance. Row, or a breach."""
     spot_share: dict[Name, Share] = {}
-    """Model -> most of what its services cover that spot pools may give; `*`: of any other model. Row."""
+    """Model -> most of what its services cover that spot pools may give; `*`: of any other model. Row; best
+    of the library's templates, as with ceilings."""
     budget_usd_per_hour: Rate | None = None
     """The most that the bill may be, start-up left out. Row: demand goes unmet rather."""
     disaggregation: tuple[Disaggregation, ...] = ()

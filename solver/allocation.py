@@ -373,7 +373,9 @@ def _run(
 
 
 def _extras(program: Program, values: list[float]) -> Floats:
-    """Whole ones rounded, all within their limits."""
+    """Whole ones rounded, and others that HiGHS's tolerance keeps from a whole number; all within their
+    limits."""
     found = np.array(values, np.float64)
-    found = np.where(program.extras.whole, np.round(found), found)
+    near = np.abs(found - np.round(found)) <= ROUNDING * 10
+    found = np.where(program.extras.whole | near, np.round(found), found)
     return np.clip(found, program.extras.low, program.extras.high)

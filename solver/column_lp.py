@@ -7,8 +7,10 @@ the bound. HiGHS on arrays, one thread, fixed seed: a model in Pyomo would take 
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import highspy
 import numpy as np
@@ -41,14 +43,34 @@ class Relaxed:
     """No column is left that would lower the value: it is a bound for the program."""
 
 
-def relax(columns: Existing, cost: Floats, dear: Floats, spare: Floats, priced: bool = True) -> Relaxed:
+class Promise(NamedTuple):
+    """Limits on unmet shares beside those on each. None is hard: a relaxation that breaks them for a price
+    has a solution whatever columns have entered, and is a bound all the same."""
+
+    total: float = np.inf
+    """The weighted sum of shares is at most this."""
+    over: float = 0.0
+    """USD of a share beyond `spare`, and of a weighted one beyond the total; 0: there is none beyond."""
+    worst: bool = False
+    """What is minimised is the largest weighted share, and nothing else."""
+
+
+def relax(
+    columns: Existing,
+    cost: Floats,
+    dear: Floats,
+    spare: Floats,
+    priced: bool = True,
+    promise: Promise | None = None,
+) -> Relaxed:
     """Solve the relaxation, where unmet shares up to `spare` cost `dear` each ([S]).
 
     Args:
         cost: [m], of a new instance.
         priced: whether instances that run and extras cost what the program says; else nothing does.
+        promise: what else unmet shares are to keep to.
     """
-    lp = _Lp(columns.program, dear, spare, priced)
+    lp = Lp(columns.program, dear, spare, priced, promise or Promise())
     score = cost / columns.cover
     entered = np.zeros(len(columns), np.bool_)
     whole = False
@@ -78,10 +100,10 @@ def _best(columns: Existing, score: Floats, entered: NDArray[np.bool_]) -> Ints:
     return np.sort(new[~entered[new]])
 
 
-class _Lp:
+class Lp:
     """The relaxation in HiGHS: unmet shares and extras first, then columns as they come."""
 
-    def __init__(self, program: Program, dear: Floats, spare: Floats, priced: bool) -> None:
+    def __init__(self, program: Program, dear: Floats, spare: Floats, priced: bool, promise: Promise) -> None:
         self._program, self._priced = program, priced
         self._highs = _quiet()
         rows, services = len(program.rows.right), len(program.services)
@@ -94,7 +116,9 @@ class _Lp:
             services, dear, np.zeros(services), np.minimum(spare, program.needs), services, at,
             (rows + at).astype(np.int32), np.ones(services),
         )  # fmt: skip
+        self.first_extra = services
         self._add_extras()
+        self._add_promise(promise)
         self._add_running()
         self.value, self.unmet = 0.0, np.zeros(services)
         self.row_price, self.service_price = np.zeros(rows), np.zeros(services)
@@ -110,8 +134,11 @@ class _Lp:
         solution = self._highs.getSolution()
         dual = np.array(solution.row_dual)
         self.value = float(self._highs.getInfo().objective_function_value)
-        self.unmet = np.array(solution.col_value)[: len(self._program.services)]
-        self.row_price, self.service_price = np.maximum(0, -dual[:rows]), np.maximum(0, dual[rows:])
+        values, services = np.array(solution.col_value), len(self._program.services)
+        self.unmet = values[:services]
+        self.unmet[self._beyond[0]] += values[self._beyond[1]]
+        self.row_price = np.maximum(0, -dual[:rows])
+        self.service_price = np.maximum(0, dual[rows : rows + services])
 
     def _add_extras(self) -> None:
         extras, rows = self._program.extras, len(self._program.rows.right)
@@ -122,6 +149,37 @@ class _Lp:
             at = np.array([row for row, _ in entries], np.int32)
             amounts = np.array([amount for _, amount in entries], np.float64)
             self._highs.addCol(price[k], extras.low[k], extras.high[k], len(entries), at, amounts)
+
+    def _add_promise(self, promise: Promise) -> None:
+        """Shares beyond those that are free, the row of their sum, and the largest of them."""
+        program, services = self._program, len(self._program.services)
+        rows, infinite = len(program.rows.right), highspy.kHighsInf
+        self._beyond = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        total = rows + services
+        if np.isfinite(promise.total):
+            at, weight = np.arange(services, dtype=np.int32), program.weight
+            self._highs.addRow(-infinite, promise.total, services, at, weight)
+        if promise.over > 0:
+            first = self._highs.getNumCol()
+            for s in range(services):
+                entries = [(rows + s, 1.0)]
+                if np.isfinite(promise.total):
+                    entries.append((total, float(program.weight[s])))
+                self._add_one(promise.over * float(program.weight[s]), float(program.needs[s]), entries)
+            self._beyond = (np.arange(services), first + np.arange(services))
+            if np.isfinite(promise.total):
+                self._add_one(promise.over, infinite, [(total, -1.0)])
+        if promise.worst:
+            worst = self._highs.getNumCol()
+            self._add_one(1.0, infinite, [])
+            for s in range(services):
+                pair = np.array([s, worst], np.int32)
+                self._highs.addRow(-infinite, 0.0, 2, pair, np.array([program.weight[s], -1.0]))
+
+    def _add_one(self, cost: float, high: float, entries: Sequence[tuple[int, float]]) -> None:
+        at = np.array([row for row, _ in entries], np.int32)
+        amounts = np.array([amount for _, amount in entries], np.float64)
+        self._highs.addCol(cost, 0.0, high, len(entries), at, amounts)
 
     def _add_running(self) -> None:
         """Instances that run already, at their lower cost."""

@@ -86,7 +86,7 @@ def make_question(problem: Problem, library: Templates) -> Question:
     places = places_of(problem, shelves.configurations)
     offered = offered_sites(problem, asked, shelves, places)
     sites = served_sites(problem, offered, runs)
-    services = sorted({site.asked.service.key for site in sites} | paired(problem, sites))
+    services = sorted({site.asked.service.key for site in sites} | paired(problem, asked, sites))
     draft = Draft(sites, {key: s for s, key in enumerate(services)})
     draws = {place.pool.key: tuple(define_stock(draft, problem, place)) for place in places}
     define_policies(draft, problem.policy, [asked[key] for key in draft.services])

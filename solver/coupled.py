@@ -1,96 +1,159 @@
-"""Programs that couple by more than stock: the relaxation's bound, and an integer program over few columns.
+"""Programs that couple by more than stock: the relaxation's bound, and integer programs over few columns.
 
-With the relaxation's prices no column that did not enter has a negative reduced cost, and using one at least
-once costs at least that much more than the relaxation's value. So a plan better than the one at hand has none
-above the difference.
+Columns that others stand in for go first (`solver.dominance`). Of the rest, with the relaxation's prices none
+that did not enter has a negative reduced cost, and using one at least once costs at least that much more than
+the relaxation's value: a plan better than the one at hand has none above the difference. Where whole nodes
+are bought to be shared that difference is large, so the last integer program often has every column left;
+HiGHS closes it at the root, since its cuts know whole nodes.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from solver.column_lp import Relaxed, relax
-from solver.existing import Existing, existing
-from solver.partials import solved_of
+from solver.column_lp import Promise, Relaxed, relax
+from solver.dominance import undominated
+from solver.existing import existing
+from solver.partials import ROUNDING, solved_of
 from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
 
-FIRST, MOST = 400, 1000
-"""Columns of the first integer program beside the relaxation's own, and of the last."""
+FIRST, MOST, HARD = 400, 6000, 1000
+"""Columns of the first integer program beside the relaxation's own, and of the last: after a first one that
+HiGHS closed, or not."""
+WORK = 60_000
+"""Branch-and-bound nodes of each times its columns: a work limit."""
 GAP = 0.999e-3
-DEAR = 100.0
-SHARE = 1e-6
+WITHIN = GAP / 2
+"""What an integer program over some columns is solved to."""
+DEAR = 20.0
+"""Unmet demand, over the dearest way to meet it, where the relaxation shall avoid it."""
+SHARE = 1e-5
+"""Unmet shares of the relaxation below this in all are rounding."""
+
+
+class _Found(NamedTuple):
+    """A step's plan, over which columns, and the relaxation."""
+
+    picked: Picked
+    partial: Partial
+    relaxed: Relaxed
 
 
 def solve_coupled(program: Program, finish: Finish) -> Solved:
     """The steps that are needed, one after the other; without proofs if no plan was found."""
-    columns = existing(program)
-    steps: list[tuple[Step, Partial]] = []
-    needs, none = program.needs, np.zeros(len(program.services))
-    cost = columns.costs()
-    dear = np.full(len(needs), DEAR * (1 + float((cost / columns.cover).max(initial=0.0))))
-    relaxed = relax(columns, cost, dear, needs)
-    if relaxed.unmet.sum() <= SHARE and (found := _step(columns, "cost", Ends(0.0, 0.0), finish, none)):
-        return _solved(program, found[0], [("cost", found[1])], found[2])
-    ends, picked, last = Ends(), pick(program, [], []), relaxed
-    for step in program.steps:
-        spare = np.minimum(needs, ends.worst / program.weight)
-        found = _step(columns, step, ends, finish, spare)
-        if found is None:
-            break
-        picked, partial, last = found
-        steps.append((step, partial))
-        ends = ends if step == "cost" else ends._replace(**{step: partial.value})
-    return _solved(program, picked, steps, last)
+    return _Search(program, finish).run()
 
 
-def _step(
-    columns: Existing, step: Step, ends: Ends, finish: Finish, spare: Floats
-) -> tuple[Picked, Partial, Relaxed] | None:
-    """One step: its columns, what was found over them, and the relaxation; None where there is no plan."""
-    program = columns.program
-    cost = columns.costs() if step == "cost" else np.zeros(len(columns))
-    weight = program.weight
-    dear = weight / len(weight) if step == "worst" else weight if step == "total" else np.zeros(len(weight))
-    relaxed = relax(columns, cost, dear, spare, priced=step == "cost")
-    red = cost + columns.drawn(relaxed.row_price) - relaxed.service_price[columns.service] * columns.cover
-    red[relaxed.columns] = np.minimum(red[relaxed.columns], 0.0)
-    base = relaxed.value if relaxed.whole else -np.inf
-    picked, _ = _pick(columns, red, FIRST + len(relaxed.columns), np.inf)
-    first = finish(program, picked, step, ends, np.inf)
-    if first is None and len(picked) >= len(columns):
-        return None
-    if first is None or not np.isfinite(first.value):
-        picked, rest = _pick(columns, red, MOST, np.inf)
-        first = finish(program, picked, step, ends, np.inf)
-        if first is None or not np.isfinite(first.value):
+class _Search:
+    """Over the columns of one program that may be needed."""
+
+    def __init__(self, program: Program, finish: Finish) -> None:
+        self._program, self._finish = program, finish
+        self._columns = undominated(existing(program))
+        self._cost = self._columns.costs()
+        self._over = DEAR * self._dearest()
+        self._guide = self._cost
+
+    def run(self) -> Solved:
+        program, met = self._program, Ends(0.0, 0.0)
+        last = self._relax("cost", met)
+        self._guide = self._reduced("cost", last)
+        found = self._step("cost", met, last) if last.unmet.sum() <= SHARE else None
+        if found is not None:
+            return _solved(program, found, [("cost", found.partial)])
+        steps: list[tuple[Step, Partial]] = []
+        ends = Ends()
+        for step in program.steps:
+            again = self._step(step, ends, self._relax(step, ends))
+            if again is None:
+                break
+            found = again
+            steps.append((step, found.partial))
+            ends = ends if step == "cost" else ends._replace(**{step: found.partial.value})
+        none = Partial(np.zeros(0, np.int64), program.extras.low, np.inf, -np.inf)
+        return _solved(program, found or _Found(pick(program, [], []), none, last), steps)
+
+    # --------------------------------------------------------------------------------------------- a step
+
+    def _relax(self, step: Step, ends: Ends) -> Relaxed:
+        program, priced = self._program, step == "cost"
+        cost = self._cost if priced else np.zeros(len(self._columns))
+        spare = np.minimum(program.needs, (ends.worst + ROUNDING) / program.weight)
+        dear = program.weight if step == "total" else np.zeros(len(spare))
+        promise = Promise(
+            total=ends.total + ROUNDING if ends.total > 0 else np.inf,
+            over=0.0 if step == "worst" else self._over if priced else DEAR,
+            worst=step == "worst",
+        )
+        return relax(self._columns, cost, dear, spare, priced, promise)
+
+    def _step(self, step: Step, ends: Ends, relaxed: Relaxed) -> _Found | None:
+        """One step's best plan with its bound; None where there is none, or none was found."""
+        red, base = self._reduced(step, relaxed), relaxed.value if relaxed.whole else -np.inf
+        picked, rest = self._pick(red, FIRST + len(relaxed.columns), np.inf)
+        first = self._over_some(picked, step, ends, np.inf)
+        if _nothing(first) and np.isfinite(rest):
+            picked, rest = self._pick(red, MOST, np.inf)
+            first = self._over_some(picked, step, ends, np.inf)
+        if first is None or _nothing(first):
             return None
-    enough = first.value * (1 - GAP) if step == "cost" else first.value - GAP
-    if base >= enough:
-        return picked, replace(first, bound=min(first.value, base)), relaxed
-    wider, rest = _pick(columns, red, MOST, enough - base)
-    if len(wider) == 0:
-        return picked, replace(first, bound=max(base, min(first.value, base + rest))), relaxed
-    second = finish(program, wider, step, ends, enough)
-    left = enough if second is None else second.bound
-    bound = max(base, min(left, base + rest))
-    if second is None or not np.isfinite(second.value) or second.value >= first.value:
-        return picked, replace(first, bound=min(first.value, bound)), relaxed
-    return wider, replace(second, bound=min(second.value, bound)), relaxed
+        enough = first.value * (1 - GAP) if step == "cost" else first.value - GAP
+        bound = max(base, min(first.bound, base + rest))
+        if bound >= enough:
+            return _Found(picked, replace(first, bound=min(first.value, bound)), relaxed)
+        closed = first.bound >= first.value - 2 * (first.value - enough)
+        wider, rest = self._pick(red, MOST if closed else HARD, enough - base)
+        second = self._over_some(wider, step, ends, enough)
+        left = enough if second is None else min(enough, second.bound)
+        bound = max(bound, min(left, base + rest))
+        if second is None or _nothing(second) or second.value >= first.value:
+            return _Found(picked, replace(first, bound=min(first.value, bound)), relaxed)
+        return _Found(wider, replace(second, bound=min(second.value, bound)), relaxed)
+
+    # ---------------------------------------------------------------------------------------------- parts
+
+    def _over_some(self, picked: Picked, step: Step, ends: Ends, cutoff: float) -> Partial | None:
+        nodes = max(20, WORK // max(1, len(picked)))
+        return self._finish(self._program, picked, step, ends, cutoff, gap=WITHIN, node_limit=nodes)
+
+    def _reduced(self, step: Step, relaxed: Relaxed) -> Floats:
+        """[m]: what using a column once costs over the relaxation, at least."""
+        columns = self._columns
+        cost = self._cost if step == "cost" else np.zeros(len(columns))
+        red = cost + columns.drawn(relaxed.row_price) - relaxed.service_price[columns.service] * columns.cover
+        red[relaxed.columns] = np.minimum(red[relaxed.columns], 0.0)
+        return red
+
+    def _pick(self, red: Floats, most: int, reach: float) -> tuple[Picked, float]:
+        """The columns of least reduced cost within reach, all that run, and the least that was left out.
+
+        Where shares are minimised many cost nothing; of those, the ones that a cheap plan would use.
+        """
+        columns, program = self._columns, self._program
+        within = np.flatnonzero(red <= reach)
+        if len(within) > most:
+            within = within[np.lexsort((self._guide[within], np.maximum(0.0, red[within])))[:most]]
+        out = red.copy()
+        out[within] = np.inf
+        block: Ints = np.append(columns.block[within], [s.block for s in program.specials]).astype(np.int64)
+        row: Ints = np.append(columns.row[within], [s.row for s in program.specials]).astype(np.int64)
+        return pick(program, block, row), float(out.min(initial=np.inf))
+
+    def _dearest(self) -> float:
+        """USD per hour that meeting a whole need costs at most, by each service's best columns alone; a node
+        that is bought for one instance is its own."""
+        program, columns = self._program, self._columns
+        nodes = program.extras.price[program.extras.whole].max(initial=0.0)
+        least = np.full(len(program.services), np.inf)
+        np.minimum.at(least, columns.service, (self._cost + nodes) / columns.cover)
+        return 1.0 + float(least[np.isfinite(least)].max(initial=0.0))
 
 
-def _pick(columns: Existing, red: Floats, most: int, reach: float) -> tuple[Picked, float]:
-    """The columns of least reduced cost within reach, all that run, and the least that was left out."""
-    program = columns.program
-    within = np.flatnonzero(red <= reach)
-    if len(within) > most:
-        within = within[np.argpartition(red[within], most - 1)[:most]]
-    out = red.copy()
-    out[within] = np.inf
-    block: Ints = np.append(columns.block[within], [s.block for s in program.specials]).astype(np.int64)
-    row: Ints = np.append(columns.row[within], [s.row for s in program.specials]).astype(np.int64)
-    return pick(program, block, row), float(out.min(initial=np.inf))
+def _nothing(found: Partial | None) -> bool:
+    return found is None or not np.isfinite(found.value)
 
 
-def _solved(program: Program, picked: Picked, steps: list[tuple[Step, Partial]], last: Relaxed) -> Solved:
-    solved = solved_of(program, picked, steps)
-    return replace(solved, row_price=last.row_price, service_price=last.service_price)
+def _solved(program: Program, found: _Found, steps: list[tuple[Step, Partial]]) -> Solved:
+    solved = solved_of(program, found.picked, steps)
+    return replace(solved, row_price=found.relaxed.row_price, service_price=found.relaxed.service_price)

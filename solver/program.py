@@ -15,10 +15,10 @@ pinned) is listed apart.
 What a row means is up to whoever builds the program (`Rows.name`). Unmet shares weigh `weight_s`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,9 +202,21 @@ class Partial:
     nodes: int = 0
 
 
-Finish = Callable[[Program, Picked, Step, Ends, float], Partial | None]
-"""The integer program over some columns: (program, columns, step, ends, cutoff) -> the best answer below the
-cutoff, None if there is none. `solver.allocation` has it in Pyomo."""
+class Finish(Protocol):
+    """The integer program over some columns: the best answer below the cutoff, None if there is none.
+    `solver.allocation` has it in Pyomo."""
+
+    def __call__(
+        self,
+        program: Program,
+        picked: Picked,
+        step: Step,
+        ends: Ends,
+        cutoff: float,
+        *,
+        gap: float = ...,
+        node_limit: int = ...,
+    ) -> Partial | None: ...
 
 
 class Count(NamedTuple):

@@ -65,9 +65,9 @@ def served_sites(problem: Problem, offered: Sequence[Site], runs: Sequence[Runs]
     return [site._replace(family=families[site.family]) for site in kept]
 
 
-def paired(problem: Problem, sites: Sequence[Site]) -> set[str]:
-    """Services that prefill and decode instances of one region and variant could serve together, whether or
-    not they have templates of their own."""
+def paired(problem: Problem, asked: Mapping[str, Asked], sites: Sequence[Site]) -> set[str]:
+    """Services asked for that prefill and decode instances of one region and variant could serve together,
+    whether or not they have templates of their own."""
     found = set()
     for pair in problem.policy.disaggregation:
         prefill, decode = (
@@ -80,7 +80,7 @@ def paired(problem: Problem, sites: Sequence[Site]) -> set[str]:
         )
         if prefill & decode:
             found.add(f"{pair.model}/{pair.slo_class}/both")
-    return found
+    return found & set(asked)
 
 
 def _could_run(problem: Problem, site: Site, runs: Sequence[Runs]) -> bool:

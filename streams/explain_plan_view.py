@@ -15,6 +15,7 @@ def shown(record: PlanRecord, found: PlanExplanation) -> View:
     """Why these nodes, then what else there could be."""
     data = {
         "plan": record.model_dump(mode="json", exclude={"problem", "answer"}),
+        "binding": [binding.model_dump(mode="json") for binding in record.answer.binding],
         **found.model_dump(mode="json", exclude={"plan"}),
         "next_cheapest": found.alternatives[0].model_dump(mode="json") if found.alternatives else None,
     }

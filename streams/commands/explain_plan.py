@@ -9,6 +9,7 @@ from streams.commands import plan as planning
 from streams.commands import shared
 
 if TYPE_CHECKING:
+    from schemas.problems import Answer, Problem
     from schemas.settings import Settings
     from solver.library import Library
     from streams.plan_record import PlanRecord
@@ -41,9 +42,7 @@ def explain_plan(
 
     Each is answered by planning again under a question that differs in that alone.
     """
-    from solver.answers import METHOD
     from solver.explain_plan import explain_plan as explain
-    from solver.methods import method
     from streams import catalog_view, explain_plan_view
 
     with shared.bad_input():
@@ -54,12 +53,16 @@ def explain_plan(
             given = planning.given_of(demand, availability, prices, running, policy, seed, stock)
             asked, known = planning.prepared(context.obj, setup, runtime, n_max, rho, library)
             record = planning.solved(setup, asked, known, given)
-        found = explain(record.problem, record.answer, known, method(METHOD), one_more)
+        found = explain(record.problem, record.answer, known, _answer, one_more)
         view = explain_plan_view.shown(record, found)
     if as_json:
         typer.echo(view.as_json())
     else:
         catalog_view.show(view)
+
+
+def _answer(problem: "Problem", library: "Library") -> "Answer":
+    return planning.answered(problem, library)[0]
 
 
 def _alone(context: typer.Context) -> None:
@@ -79,8 +82,13 @@ def _opened(settings: "Settings", path: Path, library: Path | None) -> "tuple[Pl
     Raises:
         OSError, ValueError: it cannot be read, or the library cannot be had any more.
     """
+    from solver.setups import PAPER_SETUPS
+
     record = planning.opened(path)
     limits = record.limits
+    if limits.setup not in PAPER_SETUPS and not Path(limits.setup).is_file():
+        expected = "expected the file of the set-up, from where it was planned"
+        raise ValueError(f"{path}: limits.setup: {limits.setup!r} is not there, {expected}")
     _, known = planning.prepared(settings, limits.setup, limits.runtime, limits.n_max, limits.rho, library)
     if known.digest != limits.library:
         raise ValueError(

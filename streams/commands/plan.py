@@ -9,6 +9,7 @@ from streams.commands import shared
 from streams.commands.templates import asked_setup
 
 if TYPE_CHECKING:
+    from schemas.problems import Answer, Problem
     from schemas.settings import Settings
     from solver.library import Library
     from solver.setups import Setup
@@ -168,10 +169,24 @@ def prepared(
 
 
 def solved(name: str, setup: "Setup", library: "Library", given: "Given") -> "PlanRecord":
-    """The plan, checked.
+    """The plan.
 
     Raises:
-        OSError, ValueError: a file cannot be read or says what cannot be, or no plan keeps all limits.
+        OSError, ValueError: a file cannot be read or says what cannot be, or as `answered`.
+    """
+    from streams.plan_record import record_of
+    from streams.planning import problem_of
+
+    problem = problem_of(setup, library, given)
+    answer, processor_s = answered(problem, library)
+    return record_of(name, library, problem, answer, processor_s)
+
+
+def answered(problem: "Problem", library: "Library") -> "tuple[Answer, float]":
+    """The answer to a question, checked, and the processor seconds that it took.
+
+    Raises:
+        ValueError: no plan keeps all limits.
         RuntimeError: the answer does not satisfy its question, which is our fault.
     """
     import time
@@ -180,10 +195,7 @@ def solved(name: str, setup: "Setup", library: "Library", given: "Given") -> "Pl
     from solver.answers import METHOD
     from solver.methods import method
     from solver.verify import verify
-    from streams.plan_record import record_of
-    from streams.planning import problem_of
 
-    problem = problem_of(setup, library, given)
     solve = method(METHOD)
     start_s = time.process_time()
     try:
@@ -193,4 +205,4 @@ def solved(name: str, setup: "Setup", library: "Library", given: "Given") -> "Pl
     spent_s = time.process_time() - start_s
     if violations := verify(problem, answer):
         raise RuntimeError(f"the plan breaks its question: {violations[0].name}: {violations[0].detail}")
-    return record_of(name, library, problem, answer, spent_s)
+    return answer, spent_s

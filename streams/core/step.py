@@ -40,6 +40,7 @@ from schemas.events import (
     Tick,
 )
 from schemas.policy import CorePolicy
+from schemas.problems import Answer
 from streams.core import decide, demand, fleet, offers, plan, refusals, rollout, triggers, wakeups
 from streams.core.effects import Alert, Effect, Publish, PutAside, Solve, WakeAt
 from streams.core.record import LogRecord, Malformed
@@ -158,17 +159,21 @@ def _absorb_refusal(state: State, event: ClaimRefused) -> None:
 def _absorb_answer(state: State, event: Solved) -> list[Effect]:
     if state.policy is None:
         return []
-    # Analysis has other runtimes; only what node agents can run is ever applied.
-    alien = sorted({c.template.runtime for c in event.answer.chosen} - {"vllm"})
-    if alien:
-        return _absorb_failure(
-            state,
-            SolveFailed(
-                epoch=event.epoch, problem=event.problem, reason=f"runtime {alien[0]} is not deployable"
-            ),
-        )
+    if reason := _undeployable(event.answer):
+        return _absorb_failure(state, SolveFailed(epoch=event.epoch, problem=event.problem, reason=reason))
     decide.accept(state, state.policy, event)
     return []
+
+
+def _undeployable(answer: Answer) -> str | None:
+    """Why node agents cannot run an answer: plans have other runtimes and shared nodes too, an instance here
+    has its claims for itself (`binding`)."""
+    alien = sorted({chosen.template.runtime for chosen in answer.chosen} - {"vllm"})
+    if alien:
+        return f"runtime {alien[0]} is not deployable"
+    if answer.nodes:
+        return f"a shared {answer.nodes[0].configuration} is not deployable"
+    return None
 
 
 def _absorb_failure(state: State, event: SolveFailed) -> list[Effect]:

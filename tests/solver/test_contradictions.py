@@ -222,6 +222,19 @@ def test_a_pinned_half_counts_for_a_floor_even_where_nothing_can_be_served(box: 
     assert shortfall(answer) == {"replicas": (2, 1)}
 
 
+def test_halves_that_are_pinned_stay_where_the_whole_has_no_demand(box: Toolbox) -> None:
+    halves = [box.rated(["b"], 100.0, phase="prefill"), box.rated(["c"], 50.0, phase="decode")]
+    library = box.library(*sorted(halves, key=lambda r: r.template.id))
+    problem = box.problem(
+        library,
+        {"m": 0.0},
+        [box.stock("b", 2, 8.0), box.stock("c", 2, 8.0)],
+        running=[box.running(half, 1, pinned=1) for half in halves],
+        policy=AllocationPolicy(disaggregation=(PAIR,)),
+    )
+    assert counts(checked(problem, library)) == {"b": 1, "c": 1}
+
+
 def test_what_is_served_apart_now_is_kept_with_what_its_caches_cost(box: Toolbox) -> None:
     halves = [box.rated(["b"], 100.0, phase="prefill"), box.rated(["c"], 50.0, phase="decode")]
     library = box.library(*sorted([*halves, box.rated(["a"], 10.0)], key=lambda r: r.template.id))

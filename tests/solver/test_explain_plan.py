@@ -11,8 +11,10 @@ import pytest
 from schemas.catalog import PAPER_CATALOG, load_catalog
 from schemas.performance import load_efficiencies
 from schemas.problems import Answer, Chosen, Pool, Problem, Service, ServiceDemand, Sliced, Stock
-from solver.allocation import solve
+from solver.allocation import solve, solve_whole
+from solver.answers import make_answer
 from solver.building import build_library
+from solver.columns import make_question
 from solver.explain_plan import dearest_gpu, explain_plan, outcome_of
 from solver.figures import Figures
 from solver.library import Library
@@ -145,6 +147,33 @@ def test_each_neighbour_differs_in_one_thing(library: Library, asked: Callable[.
     assert [simpler.templates for simpler in found.simpler] == list(get_args(Templates))
     with pytest.raises(ValueError, match="--one-more: '1xH100' is sold nowhere"):
         explain_plan(problem, answer, library, solve, "1xH100")
+
+
+def test_what_is_told_is_what_the_whole_program_says(library: Library, asked: Callable[..., Problem]) -> None:
+    """Each neighbour's true cost, and the change between what is proven of it."""
+    problem = asked(6000.0, (EAST, "1xL40S", 2, 2.0), (EAST, "2xL40S", 3, 5.0), (WEST, "2xL40S", 9, 7.0))
+    answer = solve(problem, library)
+    least = whole(problem, library)
+    found = explain_plan(problem, answer, library, solve, "2xL40S")
+    neighbours = [(other, 0) for other in found.alternatives] + [(more, 1) for more in found.one_more]
+    for other, more in neighbours:
+        nodes = {(s.pool.key, s.configuration): s.nodes for s in problem.stocks}
+        place = (other.pool, other.configuration)
+        nodes[place] = more and nodes[place] + 1
+        stocks = tuple(
+            s.model_copy(update={"nodes": nodes[s.pool.key, s.configuration]}) for s in problem.stocks
+        )
+        truth = whole(problem.model_copy(update={"stocks": stocks}), library)
+        assert other.outcome.usd_per_hour == pytest.approx(truth, rel=1e-3)
+        if other.change is None:
+            assert other.outcome.total_unmet > 0
+        else:
+            assert other.change.at_least - 1e-6 <= truth - least <= other.change.at_most + 1e-6
+
+
+def whole(problem: Problem, library: Library) -> float:
+    question = make_question(problem, library)
+    return make_answer(question, solve_whole(question.program)).value
 
 
 def test_one_more_node_makes_no_plan_dearer_though_a_search_may_find_a_worse_one(

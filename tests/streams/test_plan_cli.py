@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from schemas.allocation import AllocationPolicy
 from schemas.problems import Problem
 from solver.library_file import load_library
 from solver.verify import verify
@@ -86,6 +87,10 @@ def test_without_files_the_papers_set_up_is_planned(plan: Path) -> None:
     assert any(row["of_best"] == pytest.approx(1) for row in found["instances"])
     assert all(row["of_best"] <= 1 + 1e-9 for row in found["instances"])
     record = PlanRecord.model_validate_json(plan.read_text())
+    assert record.problem.policy == AllocationPolicy()  # no half rule, no surcharge
+    assert record.problem.sliced == ()
+    rates = {d.service.key: d.rate for d in record.problem.demands}
+    assert rates[f"{PHI}/interactive/prefill"] == 10 * 1615  # no head-room
     assert verify(record.problem, record.answer) == ()
 
 
@@ -305,6 +310,7 @@ def test_a_plan_is_explained_by_its_neighbours(plan: Path) -> None:
     assert dearer == sorted(dearer)
     assert all(usd >= cost - 1e-6 for usd in dearer)
     assert found["next_cheapest"] == found["alternatives"][0]
+    assert all(binding["usd_per_hour"] > 0 for binding in found["binding"])
     assert all(more["outcome"]["usd_per_hour"] <= cost + 1e-6 for more in found["one_more"])
     assert {more["configuration"] for more in found["one_more"]} >= {"1xL40S"}
     costs = [s["outcome"]["usd_per_hour"] for s in found["simpler"]]
@@ -355,3 +361,13 @@ def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
 def test_a_plan_is_explained_under_its_own_question(plan: Path) -> None:
     assert "--setup: goes with no PLAN" in refused("explain", "plan", str(plan), "--setup", "extended")
     assert "--n-max: goes with no PLAN" in refused("explain", "plan", str(plan), "--n-max", "1")
+
+
+def test_a_plan_whose_set_up_or_library_is_gone_is_not_explained(folder: Path, plan: Path) -> None:
+    record = json.loads(plan.read_text())
+    limits = record["limits"]
+    for field, value in (("setup", "gone.yaml"), ("library", "0123456789abcdef")):
+        other = written(folder, "other-limits.json", json.dumps(record | {"limits": limits | {field: value}}))
+        line = refused("explain", "plan", other)
+        assert f"other-limits.json: limits.{field}: '{value}'" in line
+        assert "expected" in line
