@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.existing import Existing, existing
-from solver.knapsacks import GRID, Flags, Items
+from solver.knapsacks import GRID, Flags, Items, Shorts
 from solver.program import FREE, Block, Floats, Ints, Program
 
 
@@ -78,7 +78,7 @@ def make_board(program: Program) -> Board:
     once = _running(columns, cost, most)
     at, cost, most, begin, counts = _by_service(columns, cost, most, once)
     right = np.floor(program.rows.right + 1e-9).astype(np.int64)
-    rows = np.array([_rows(block, len(right)) for block in program.blocks], np.int16)
+    rows = np.array([_rows(block, len(right)) for block in program.blocks])
     cover = columns.cover[at]
     items = Items(
         cost=cost,
@@ -140,8 +140,8 @@ def _by_service(
     )
 
 
-def _rows(block: Block, none: int) -> Ints:
-    rows = np.full(len(block.price) + 1, none, np.int64)
+def _rows(block: Block, none: int) -> Shorts:
+    rows = np.full(len(block.price) + 1, none, np.int16)
     for draw in block.draws:
         rows[draw.configuration + 1] = draw.row
     return rows

@@ -20,9 +20,9 @@ from solver.choice import Decide
 from solver.column_lp import Relaxed, relax
 from solver.coupled import solve_coupled
 from solver.knapsacks import Ask
-from solver.partials import ROUNDING, solved_of, unmet_of, value_of
+from solver.partials import ROUNDING, solved_of, value_of
 from solver.pricing import Asked, Prices
-from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
+from solver.program import Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
 from solver.rounds import Goal, Reached, reach
 from solver.worst import least_worst
 
@@ -164,11 +164,11 @@ class _Steps:
                 usd = float(block.price[draw.configuration] + block.start[draw.configuration])
                 dearest[draw.row] = max(dearest[draw.row], usd)
         extra = self.board.columns.own
-        return float(dearest @ self.board.right) + float(extra.max(initial=0.0)) * float(self.board.right.sum())
+        return float(dearest @ self.board.right) + float(extra.max(initial=0.0)) * float(
+            self.board.right.sum()
+        )
 
-    def _reach(
-        self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None
-    ) -> Reached:
+    def _reach(self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None) -> Reached:
         reached = reach(board, asked, goal, start, found, self.decide, self.mark)
         self.plans, self.steps = reached.plans, self.steps + reached.steps
         return reached

@@ -45,71 +45,123 @@ Decide = Callable[[Plans, Ints, float, float], Chosen]
 `solver.allocation` has it in Pyomo."""
 
 
+class Limits(NamedTuple):
+    """What a search looks for, and how long."""
+
+    total: float = np.inf
+    """The most that is left unmet by all together."""
+    relative: float = 0.0
+    """Once there is a choice, others have to be better by this share of it, and"""
+    absolute: float = 0.0
+    """by so much."""
+    first: bool = False
+    """Whether the first choice will do."""
+    work: int = 400_000
+    """Places to look at, at most."""
+
+
+class _Branch(NamedTuple):
+    """Where a search stands, by depth but for `here`."""
+
+    order: Ints
+    """The service that takes a plan here; -1 if one of those to come has none."""
+    at: Ints
+    """The plan that it tries next."""
+    others: Floats
+    """Slack that the services to come need at least."""
+    paid: Floats
+    """Slack of those before."""
+    spent: Floats
+    """Their objective."""
+    unmet: Floats
+    here: Ints
+    """[S]: the plan of each service, -1 for none."""
+    left: Ints
+    """[R]."""
+
+
 @compiled
 def choose(
-    plans: Plans, right: Ints, total: float, bound: float, cutoff: float, relative: float, absolute: float,
-    first: bool, work: int, chosen: Ints,
-) -> tuple[float, int]:  # fmt: skip
+    plans: Plans, right: Ints, bound: float, cutoff: float, limits: Limits, chosen: Ints
+) -> tuple[float, int]:
     """The choice of least objective below the cutoff, into `chosen` ([S]).
 
     Args:
-        total: the most that is left unmet by all together.
-        bound: what no choice is below.
-        relative, absolute: once there is a choice, others have to be better by so much.
-        first: stop at the first choice.
-        work: places to look at, at most.
+        bound: what no choice is below, by the prices that the slacks are of.
 
     Returns:
         The objective, infinite without a choice; and how much of the work is left: none, if it ended the
         search.
     """
-    services, rows = len(plans.begin) - 1, plans.use.shape[1]
-    left, unmet = right.copy(), np.zeros(services + 1)
-    here = np.full(services, -1, np.int64)
-    order, at = np.full(services, -1, np.int64), np.zeros(services, np.int64)
-    paid, spent, others = np.zeros(services + 1), np.zeros(services + 1), np.zeros(services)
-    best, depth, limit = np.inf, 0, cutoff - bound
-    descending = True
-    while depth >= 0:
-        if descending:
+    last, best, room, work = len(chosen) - 1, np.inf, cutoff - bound, limits.work
+    branch = _start(right, len(chosen))
+    _turn(plans, branch, 0, room)
+    depth = 0
+    while depth >= 0 and work > 0:
+        service = branch.order[depth]
+        plan = _next_plan(plans, branch, depth, limits.total, room) if service >= 0 else -1
+        if plan < 0:
+            depth = _back(plans, branch, depth)
+            continue
+        objective = branch.spent[depth] + plans.objective[plan]
+        if depth < last:
             work -= 1
-            order[depth], others[depth] = _next(plans, left, here, limit - paid[depth])
-            at[depth] = plans.begin[order[depth]] if order[depth] >= 0 else 0
-            descending = False
-        service, found = order[depth], -1
-        if service >= 0 and work > 0:
-            for p in range(at[depth], plans.begin[service + 1]):
-                if paid[depth] + plans.slack[p] + others[depth] >= limit:
-                    break
-                if unmet[depth] + plans.unmet[p] <= total and _fits(plans, p, left):
-                    found = p
-                    break
-        if found < 0:
-            depth -= 1
-            if depth >= 0:
-                for row in range(rows):
-                    left[row] += plans.use[here[order[depth]], row]
-                here[order[depth]] = -1
+            depth = _descend(plans, branch, depth, plan, objective)
+            _turn(plans, branch, depth, room)
+        elif objective < best and objective < room + bound:
+            best, chosen[:] = objective, branch.here
+            chosen[service] = plan
+            room = min(room, best - bound - max(limits.relative * abs(best), limits.absolute))
+            if limits.first:
+                return best, work
+    return best, work
+
+
+@compiled
+def _start(right: Ints, services: int) -> _Branch:
+    whole, real = np.full((3, services), -1, np.int64), np.zeros((4, services))
+    return _Branch(whole[0], whole[1], real[0], real[1], real[2], real[3], whole[2], right.copy())
+
+
+@compiled
+def _turn(plans: Plans, branch: _Branch, depth: int, room: float) -> None:
+    """Whose turn it is: the service that loses most by its second best plan of those that fit."""
+    budget = room - branch.paid[depth]
+    total, worst, needs = 0.0, -1.0, 0.0
+    branch.order[depth] = -1
+    for s in range(len(branch.here)):
+        if branch.here[s] >= 0:
             continue
-        at[depth], here[service] = found + 1, found
-        cost = spent[depth] + plans.objective[found]
-        if depth == services - 1:
-            here[service] = -1
-            if cost < best and cost < limit + bound:
-                best = cost
-                chosen[:] = here
-                chosen[service] = found
-                limit = min(limit, best - bound - max(relative * abs(best), absolute))
-                if first:
-                    return best, work
-            continue
-        for row in range(rows):
-            left[row] -= plans.use[found, row]
-        paid[depth + 1], spent[depth + 1] = paid[depth] + plans.slack[found], cost
-        unmet[depth + 1] = unmet[depth] + plans.unmet[found]
-        depth += 1
-        descending = True
-    return best, max(0, work)
+        least, second = np.inf, budget
+        for p in range(plans.begin[s], plans.begin[s + 1]):
+            if total + plans.slack[p] >= budget:
+                break
+            if _fits(plans, p, branch.left):
+                if least < np.inf:
+                    second = plans.slack[p]
+                    break
+                least = plans.slack[p]
+        if least == np.inf:
+            branch.order[depth] = -1
+            return
+        total += least
+        if second - least > worst:
+            worst, needs, branch.order[depth] = second - least, least, s
+    branch.others[depth] = total - needs
+    branch.at[depth] = plans.begin[branch.order[depth]]
+
+
+@compiled
+def _next_plan(plans: Plans, branch: _Branch, depth: int, total: float, room: float) -> int:
+    """The next plan that fits and leaves room for the others; -1 if there is none."""
+    end = plans.begin[branch.order[depth] + 1]
+    for p in range(branch.at[depth], end):
+        if branch.paid[depth] + plans.slack[p] + branch.others[depth] >= room:
+            return -1
+        if branch.unmet[depth] + plans.unmet[p] <= total and _fits(plans, p, branch.left):
+            branch.at[depth] = p + 1
+            return p
+    return -1
 
 
 @compiled
@@ -121,26 +173,23 @@ def _fits(plans: Plans, p: int, left: Ints) -> bool:
 
 
 @compiled
-def _next(plans: Plans, left: Ints, here: Ints, budget: float) -> tuple[int, float]:
-    """The service that loses most by its second best plan of those that fit, and what the others need at
-    least; -1 if some service has none, or all together are over the budget."""
-    total, worst, service, least_of_it = 0.0, -1.0, -1, 0.0
-    for s in range(len(here)):
-        if here[s] >= 0:
-            continue
-        least, second = np.inf, budget
-        for p in range(plans.begin[s], plans.begin[s + 1]):
-            if total + plans.slack[p] >= budget:
-                break
-            if _fits(plans, p, left):
-                if least == np.inf:
-                    least = plans.slack[p]
-                else:
-                    second = plans.slack[p]
-                    break
-        if least == np.inf:
-            return -1, np.inf
-        total += least
-        if second - least > worst:
-            worst, service, least_of_it = second - least, s, least
-    return service, total - least_of_it
+def _descend(plans: Plans, branch: _Branch, depth: int, plan: int, objective: float) -> int:
+    """Take a plan, and on to the next service."""
+    branch.here[branch.order[depth]] = plan
+    for row in range(len(branch.left)):
+        branch.left[row] -= plans.use[plan, row]
+    branch.paid[depth + 1] = branch.paid[depth] + plans.slack[plan]
+    branch.unmet[depth + 1] = branch.unmet[depth] + plans.unmet[plan]
+    branch.spent[depth + 1] = objective
+    return depth + 1
+
+
+@compiled
+def _back(plans: Plans, branch: _Branch, depth: int) -> int:
+    """To the service before, which puts its plan back."""
+    if depth > 0:
+        service = branch.order[depth - 1]
+        for row in range(len(branch.left)):
+            branch.left[row] += plans.use[branch.here[service], row]
+        branch.here[service] = -1
+    return depth - 1

@@ -22,8 +22,9 @@ GRID = 2000
 ONCE = 48
 """Rows of the table at most; further columns that can be used once count there as if they could be
 repeated."""
-EVEN = 1e-9
-"""Shares that differ by less are the same."""
+EVEN, ROUNDING = 1e-9, 1e-7
+"""Shares, and steps, that differ by less are the same."""
+Shorts = NDArray[np.int16]
 Flags = NDArray[np.bool_]
 
 
@@ -31,7 +32,7 @@ class Items(NamedTuple):
     """Columns by service, in each those first that can be used once; m of them, w nodes at most, R rows."""
 
     cost: Floats
-    use: Ints
+    use: Shorts
     """[m, w]: the row of each node, R beyond the last."""
     step: Ints
     """Share covered, in steps, rounded up."""
@@ -54,10 +55,25 @@ class Ask(NamedTuple):
     dear: Floats
     """[S]: at so much a share."""
 
-    @property
-    def need(self) -> Ints:
-        """[S]: `share` in steps."""
-        return np.ceil(self.share * GRID - 1e-7).astype(np.int64)
+
+class Want(NamedTuple):
+    """The same of one service, and in steps."""
+
+    share: float
+    spare: float
+    dear: float
+    need: int
+    """`share`."""
+    left: int
+    """`spare`, rounded up."""
+
+
+@compiled
+def want(ask: Ask, s: int) -> Want:
+    """Of a service."""
+    need = int(np.ceil(ask.share[s] * GRID - ROUNDING))
+    left = min(need, int(np.ceil(ask.spare[s] * GRID - ROUNDING)))
+    return Want(ask.share[s], ask.spare[s], ask.dear[s], need, left)
 
 
 class Table(NamedTuple):
@@ -97,7 +113,7 @@ def table(columns: int) -> Table:
 
 
 @compiled
-def fill(items: Items, s: int, price: Floats, need: int, spare: float, dear: float, paper: Table) -> int:
+def fill(items: Items, s: int, price: Floats, wanted: Want, paper: Table) -> int:
     """A service's table at these prices of rows ([R + 1], 0 last); returns how many rows it has before the
     last."""
     low, high = items.begin[s], items.begin[s + 1]
@@ -107,12 +123,11 @@ def fill(items: Items, s: int, price: Floats, need: int, spare: float, dear: flo
             total += price[items.use[j, at]]
         paper.red[j] = total
     rows = min(items.once[s], ONCE)
-    _repeat(items, low + rows, high, need, rows, paper)
+    _repeat(items, low + rows, high, wanted.need, rows, paper)
     for k in range(rows - 1, -1, -1):
-        _once(paper.red[low + k], items.step[low + k], low + k, need, k, paper)
+        _once(paper.red[low + k], items.step[low + k], low + k, wanted.need, k, paper)
     for k in range(rows + 1):
-        left = int(np.ceil(spare * GRID - 1e-7))
-        _leave(paper.least[k], paper.open[k], need, left, dear / GRID, paper.steps)
+        _leave(paper.least[k], paper.open[k], wanted, paper.steps)
     return int(rows)
 
 
@@ -158,10 +173,11 @@ def _once(red: float, step: int, column: int, need: int, row: int, paper: Table)
 
 
 @compiled
-def _leave(least: Floats, open_: Floats, need: int, spare: int, dear: float, queue: Ints) -> None:
-    """open[t] = min over q up to `spare` of least[t - q] + dear q: the least of a sliding window of
+def _leave(least: Floats, open_: Floats, wanted: Want, queue: Ints) -> None:
+    """open[t] = min over q up to what may be left of least[t - q] + dear q: the least of a sliding window of
     least[t] - dear t, whose candidates stand in a queue, rising."""
-    if spare == 0:
+    need, dear = wanted.need, wanted.dear / GRID
+    if wanted.left == 0:
         open_[: need + 1] = least[: need + 1]
         return
     head, tail = 0, 0
@@ -170,29 +186,28 @@ def _leave(least: Floats, open_: Floats, need: int, spare: int, dear: float, que
             tail -= 1
         queue[tail] = t
         tail += 1
-        if queue[head] < t - spare:
+        if queue[head] < t - wanted.left:
             head += 1
         open_[t] = least[queue[head]] + dear * (t - queue[head])
 
 
 @compiled
-def trace(items: Items, s: int, rows: int, need: int, spare: float, dear: float, paper: Table, plan: Ints) -> int:
+def trace(items: Items, rows: int, wanted: Want, paper: Table, plan: Ints) -> int:
     """The columns of the cheapest plan by the table into `plan`; how many."""
-    t = need
-    for q in range(min(int(np.ceil(spare * GRID - 1e-7)), need) + 1):
-        if paper.least[0, need - q] + dear / GRID * q <= paper.open[0, need] + EVEN:
-            t = need - q
+    t = wanted.need
+    for q in range(wanted.left + 1):
+        if paper.least[0, wanted.need - q] + wanted.dear / GRID * q <= paper.open[0, wanted.need] + EVEN:
+            t = wanted.need - q
             break
     size, row = 0, 0
     while t > 0 and size < len(plan):
         column = paper.pick[row, t]
         if row < rows:
             row += 1
-            if column < 0:
-                continue
-        if column < 0:
+        elif column < 0:
             break
-        plan[size] = column
-        size += 1
-        t -= items.step[column]
+        if column >= 0:
+            plan[size] = column
+            size += 1
+            t -= items.step[column]
     return size

@@ -12,23 +12,24 @@ everybody's: they make the table a tighter bound, and take nothing from what a p
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from solver.compiled import compiled
-from solver.knapsacks import EVEN, GRID, Items, Table, fill, trace
+from solver.knapsacks import EVEN, Flags, Items, Shorts, Table, Want, fill, trace
 from solver.program import Floats, Ints
 
 DEEP = 40
 """Instances of a plan at most."""
 OWN_STEPS = 8
 """Steps towards a service's own prices, each time its bound is asked for."""
-Counts = NDArray[np.int16]
+SHORTER, REACH, LEAST = 0.6, 0.02, 1e-3
+"""What a step is shortened by that did not help; how far one aims above the best bound where no plan is known,
+and how far at least, as shares of it."""
 
 
 class Listed(NamedTuple):
     """Room for plans of one service; n of them at most."""
 
-    use: Counts
+    use: Shorts
     """[n, R]."""
     cost: Floats
     """USD per hour, or what else columns cost."""
@@ -50,8 +51,8 @@ def listed(plans: int, rows: int) -> Listed:
 
 @compiled
 def bound(
-    items: Items, s: int, price: Floats, own: Floats, right: Ints, share: float, spare: float, dear: float,
-    aim: float, steps: int, paper: Table, plan: Ints,
+    items: Items, s: int, price: Floats, own: Floats, right: Ints, wanted: Want, aim: float, steps: int,
+    paper: Table,
 ) -> tuple[float, int]:  # fmt: skip
     """What no plan of a service is below, at these prices ([R + 1]); the table is filled for it.
 
@@ -63,37 +64,40 @@ def bound(
     Returns:
         The bound, and how many rows the table has before its last.
     """
-    need = int(np.ceil(share * GRID - 1e-7))
-    best, kept, length = -np.inf, own.copy(), 1.0
-    here = own.copy()
-    drawn = np.zeros(len(own))
+    best, kept, here, length = -np.inf, own.copy(), own.copy(), 1.0
     for at in range(steps + 1):
-        rows = fill(items, s, price + here, need, spare, dear, paper)
-        held = float((here[:-1] * right).sum())
-        found = paper.open[0, need] - held
+        rows = fill(items, s, price + here, wanted, paper)
+        found = paper.open[0, wanted.need] - float((here[:-1] * right).sum())
         if found > best:
             best, kept[:] = found, here
         else:
-            length *= 0.6
+            length *= SHORTER
         if at == steps or not np.isfinite(found):
             break
-        drawn[:] = 0.0
-        for k in range(trace(items, s, rows, need, spare, dear, paper, plan)):
-            for use in items.use[plan[k]]:
-                drawn[use] += 1
-        slope = drawn[:-1] - right
-        if slope.max() <= 0 and not here.any():
+        slope = _overdrawn(items, rows, wanted, right, here, paper)
+        size = float((slope * slope).sum())
+        if size == 0 or (slope.max() <= 0 and not here.any()):
             break
-        slope[(here[:-1] <= 0) & (slope < 0)] = 0.0
-        size = (slope * slope).sum()
-        if size == 0:
-            break
-        goal = aim if np.isfinite(aim) else best + 0.02 * abs(best)
-        here[:-1] = np.maximum(0.0, here[:-1] + length * max(goal - found, 1e-3 * abs(best)) / size * slope)
+        goal = aim if np.isfinite(aim) else best + REACH * abs(best)
+        move = length * max(goal - found, LEAST * abs(best)) / size
+        here[:-1] = np.maximum(0.0, here[:-1] + move * slope)
     if not np.array_equal(kept, here):
-        rows = fill(items, s, price + kept, need, spare, dear, paper)
+        rows = fill(items, s, price + kept, wanted, paper)
     own[:] = kept
     return best, rows
+
+
+@compiled
+def _overdrawn(items: Items, rows: int, wanted: Want, right: Ints, own: Floats, paper: Table) -> Floats:
+    """[R]: what the table's plan draws beyond the stock; less than that counts where there is a price."""
+    plan = np.empty(DEEP, np.int64)
+    slope = np.append(-right.astype(np.float64), 0.0)
+    for k in range(trace(items, rows, wanted, paper, plan)):
+        for use in items.use[plan[k]]:
+            slope[use] += 1
+    slope = slope[:-1]
+    slope[(own[:-1] <= 0) & (slope < 0)] = 0.0
+    return slope
 
 
 @compiled
@@ -120,10 +124,29 @@ def worthwhile(items: Items, s: int, need: int, most: float, paper: Table) -> tu
     return found, after
 
 
+class _Way(NamedTuple):
+    """Where a walk stands, by depth: the column there, and what those before it come to."""
+
+    at: Ints
+    """Of the worthwhile columns."""
+    runs: Ints
+    """How often it has been taken in a row."""
+    rest: Ints
+    """Steps to cover."""
+    covered: Floats
+    paid: Floats
+    """Reduced cost."""
+    owed: Floats
+    """Of that, the service's own prices."""
+    cost: Floats
+    drawn: Ints
+    """[R + 1]: by all."""
+
+
 @compiled
 def walk(
-    items: Items, s: int, rows: int, own: Floats, right: Ints, share: float, spare: float, dear: float,
-    most: float, cheapest: bool, work: int, paper: Table, out: Listed,
+    items: Items, s: int, rows: int, own: Floats, right: Ints, wanted: Want, most: float, cheapest: bool,
+    work: int, paper: Table, out: Listed,
 ) -> tuple[int, bool]:  # fmt: skip
     """List a service's plans worth at most so much; with `cheapest` only one that none is cheaper than.
 
@@ -135,105 +158,133 @@ def walk(
     Returns:
         How many, and whether these are all: the room, or the work limit, did not end the walk.
     """
-    need = int(np.ceil(share * GRID - 1e-7))
-    limit = most + float((own[:-1] * right).sum())
-    columns, after = worthwhile(items, s, need, limit, paper)
-    low, last, wide = items.begin[s], len(right), items.use.shape[1]
-    drawn, left = np.zeros(last + 1, np.int64), np.append(right, 1 << 40)
-    at, rest, runs = np.zeros(DEEP + 1, np.int64), np.zeros(DEEP + 1, np.int64), np.zeros(DEEP + 1, np.int64)
-    paid, cost, covered = np.zeros(DEEP + 1), np.zeros(DEEP + 1), np.zeros(DEEP + 1)
-    rest[0] = need
+    held = float((own[:-1] * right).sum())
+    columns, after = worthwhile(items, s, wanted.need, most + held, paper)
+    way = _way(len(right), wanted.need)
     count, depth, whole = 0, 0, True
-    if share <= spare + EVEN and dear * share <= most:
-        count = _note(count, 0, at, columns, drawn, 0.0, share, dear * share, out)
-        if cheapest:
-            limit += dear * share - most - EVEN
-            most = dear * share - EVEN
+    if wanted.share <= wanted.spare + EVEN and wanted.dear * wanted.share <= most:
+        count = _note(0, 0, way, columns, 0.0, wanted.share, wanted.dear * wanted.share, out)
+        most = wanted.dear * wanted.share - EVEN if cheapest else most
     while depth >= 0:
-        k = at[depth]
+        k = way.at[depth]
         if k >= len(columns) or work <= 0:
-            whole = whole and work > 0
-            depth -= 1
-            if depth >= 0:
-                for use in items.use[columns[at[depth]]]:
-                    drawn[use] -= 1
-                at[depth] += 1
+            whole, depth = whole and work > 0, _back(items, columns, way, depth)
             continue
-        j = columns[k]
-        work -= 1
-        row = min(j - low + 1, rows)
-        left_over = share - covered[depth] - items.cover[j]
-        t = rest[depth] - items.step[j]
-        t = 0 if left_over <= EVEN else max(t, 1)
-        paying = paid[depth] + paper.red[j]
-        if paying + paper.open[row, t] > limit:
-            at[depth] = after[k]  # the others that cover as much cost more
+        j, work = columns[k], work - 1
+        unmet = max(0.0, wanted.share - way.covered[depth] - items.cover[j])
+        rest = 0 if unmet <= EVEN else max(1, way.rest[depth] - items.step[j])
+        if way.paid[depth] + paper.red[j] + paper.open[min(j - items.begin[s] + 1, rows), rest] > most + held:
+            way.at[depth] = after[k]  # the others that cover as much cost more
             continue
-        fits = True
-        for slot in range(wide):
-            use = items.use[j, slot]
-            drawn[use] += 1
-            fits = fits and drawn[use] <= left[use]
-        runs[depth] = runs[depth - 1] + 1 if depth > 0 and at[depth - 1] == k else 1
-        if fits and runs[depth] <= items.most[j]:
-            unmet = max(0.0, left_over) if left_over > EVEN else 0.0
-            if unmet <= spare + EVEN:
-                worth = paying + dear * unmet
-                for row_ in range(last):
-                    worth -= own[row_] * drawn[row_]
+        if _take(items, j, way, depth, right):
+            if unmet <= wanted.spare + EVEN:
+                owed = way.owed[depth] + _owed(items, j, own)
+                worth = way.paid[depth] + paper.red[j] + wanted.dear * unmet - owed
                 if worth <= most:
-                    if cheapest:
-                        count = 0
-                        limit += worth - most - EVEN
-                        most = worth - EVEN
-                    elif count == len(out.size):
+                    if count == len(out.size) and not cheapest:
                         return count, False
-                    spent = cost[depth] + items.cost[j]
-                    count = _note(count, depth + 1, at, columns, drawn, spent, unmet, worth, out)
-            if unmet > 0 and depth + 1 < DEEP:
-                paid[depth + 1], cost[depth + 1] = paying, cost[depth] + items.cost[j]
-                covered[depth + 1], rest[depth + 1] = covered[depth] + items.cover[j], t
-                at[depth + 1] = k + 1 if items.most[j] == 1 else k
-                depth += 1
+                    count, most = (0, worth - EVEN) if cheapest else (count, most)
+                    cost = way.cost[depth] + items.cost[j]
+                    count = _note(count, depth + 1, way, columns, cost, unmet if rest else 0.0, worth, out)
+            if rest > 0 and depth + 1 < DEEP:
+                depth = _go_on(items, j, rest, paper.red[j], own, way, depth)
                 continue
-            whole = whole and not (unmet > 0)
-        for slot in range(wide):
-            drawn[items.use[j, slot]] -= 1
-        at[depth] += 1
+            whole = whole and rest == 0
+        _put_back(items, j, way)
+        way.at[depth] += 1
     return count, whole
 
 
 @compiled
+def _way(rows: int, need: int) -> _Way:
+    """At the beginning of all ways."""
+    whole, real = np.zeros((3, DEEP + 1), np.int64), np.zeros((4, DEEP + 1))
+    whole[2, 0] = need
+    drawn = np.zeros(rows + 1, np.int64)
+    return _Way(whole[0], whole[1], whole[2], real[0], real[1], real[2], real[3], drawn)
+
+
+@compiled
+def _owed(items: Items, j: int, own: Floats) -> float:
+    """What a column costs by the service's own prices."""
+    total = 0.0
+    for use in items.use[j]:
+        total += own[use]
+    return total
+
+
+@compiled
+def _take(items: Items, j: int, way: _Way, depth: int, right: Ints) -> bool:
+    """One more instance of a column; whether there may be."""
+    fits = True
+    for use in items.use[j]:
+        way.drawn[use] += 1
+        fits = fits and (use == len(right) or way.drawn[use] <= right[use])
+    again = depth > 0 and way.at[depth - 1] == way.at[depth]
+    way.runs[depth] = way.runs[depth - 1] + 1 if again else 1
+    return bool(fits and way.runs[depth] <= items.most[j])
+
+
+@compiled
+def _put_back(items: Items, j: int, way: _Way) -> None:
+    for use in items.use[j]:
+        way.drawn[use] -= 1
+
+
+@compiled
+def _go_on(items: Items, j: int, rest: int, red: float, own: Floats, way: _Way, depth: int) -> int:
+    """To the next instance: of the same column, or of one after it."""
+    deeper = depth + 1
+    way.paid[deeper], way.cost[deeper] = way.paid[depth] + red, way.cost[depth] + items.cost[j]
+    way.owed[deeper] = way.owed[depth] + _owed(items, j, own)
+    way.covered[deeper], way.rest[deeper] = way.covered[depth] + items.cover[j], rest
+    way.at[deeper] = way.at[depth] + (items.most[j] == 1)
+    return deeper
+
+
+@compiled
+def _back(items: Items, columns: Ints, way: _Way, depth: int) -> int:
+    """To the instance before, and on to the next column there."""
+    if depth > 0:
+        _put_back(items, columns[way.at[depth - 1]], way)
+        way.at[depth - 1] += 1
+    return depth - 1
+
+
+@compiled
 def _note(
-    count: int, size: int, at: Ints, columns: Ints, drawn: Ints, cost: float, unmet: float, worth: float,
-    out: Listed,
-) -> int:  # fmt: skip
+    count: int, size: int, way: _Way, columns: Ints, cost: float, unmet: float, worth: float, out: Listed
+) -> int:
+    """One more plan; how many there are."""
     for row in range(out.use.shape[1]):
-        out.use[count, row] = drawn[row]
+        out.use[count, row] = way.drawn[row]
     out.cost[count], out.unmet[count], out.worth[count], out.size[count] = cost, unmet, worth, size
     for k in range(size):
-        out.columns[count, k] = columns[at[k]]
+        out.columns[count, k] = columns[way.at[k]]
     return count + 1
 
 
 @compiled
-def needed(out: Listed, order: Ints, keep: NDArray[np.bool_]) -> None:
+def needed(out: Listed, order: Ints, keep: Flags) -> None:
     """Mark the plans that no other one makes needless; `order` by rising worth."""
-    kept = np.empty(len(order), np.int64)
-    count = 0
+    kept, count = np.empty(len(order), np.int64), 0
     for p in order:
         needless = False
         for k in range(count):
-            q = kept[k]
-            if out.cost[q] <= out.cost[p] + EVEN and out.unmet[q] <= out.unmet[p] + EVEN:
+            if _no_more(out, kept[k], p):
                 needless = True
-                for row in range(out.use.shape[1]):
-                    if out.use[q, row] > out.use[p, row]:
-                        needless = False
-                        break
-                if needless:
-                    break
+                break
         if not needless:
-            keep[p] = True
-            kept[count] = p
+            keep[p], kept[count] = True, p
             count += 1
+
+
+@compiled
+def _no_more(out: Listed, q: int, p: int) -> bool:
+    """Whether plan q costs, leaves and draws no more than plan p."""
+    if out.cost[q] > out.cost[p] + EVEN or out.unmet[q] > out.unmet[p] + EVEN:
+        return False
+    for row in range(out.use.shape[1]):
+        if out.use[q, row] > out.use[p, row]:
+            return False
+    return True

@@ -14,9 +14,9 @@ import numpy as np
 
 from solver.board import Board
 from solver.compiled import compiled
-from solver.knapsacks import Ask, Items, Table, table
+from solver.knapsacks import Ask, Items, Table, table, want
 from solver.master import Master
-from solver.plans import DEEP, OWN_STEPS, Listed, bound, listed, walk
+from solver.plans import OWN_STEPS, Listed, bound, listed, walk
 from solver.program import Floats, Ints
 
 PULL = 0.6
@@ -26,8 +26,9 @@ CLOSE = 2e-4
 ROUNDS = 60
 TINY = 1e-7
 """A bound above this is above 0."""
-WORK = 2_000_000
-"""Columns tried for one cheapest plan."""
+WINDOW, NONE, WORK = 0.002, 1e3, 2_000_000
+"""A cheapest plan is looked for up to this share above its bound at first, up to so many times it at last,
+with so many columns tried at most."""
 DEAR, MOST_DEAR = 3.0, 1e4
 """Doing without a service, over the bound to begin with, and at most."""
 LACKS = 1e-6
@@ -48,9 +49,9 @@ class Asked:
     feasible: bool = False
     """Whether the question is only if there is a plan: nothing costs, and a bound above 0 says no."""
 
-    def dear(self, total_price: float) -> Floats:
-        """[S]: price of an unmet share."""
-        return self.ask.dear + total_price * self.weight
+    def priced(self, total_price: float) -> Ask:
+        """What is asked of each service, where the sum of unmet shares has a price."""
+        return self.ask._replace(dear=self.ask.dear + total_price * self.weight)
 
 
 @dataclass(eq=False)
@@ -85,42 +86,32 @@ def free_prices(services: int, rows: int) -> Prices:
 
 @compiled
 def _cheapest(
-    items: Items, price: Floats, own: Floats, right: Ints, share: Floats, spare: Floats, dear: Floats,
-    aims: Floats, work: int, paper: Table, out: Listed, worth: Floats, found: Ints, one: Listed,
+    items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, aims: Floats, paper: Table, out: Listed,
+    one: Listed, worth: Floats, found: Ints,
 ) -> bool:  # fmt: skip
-    """Each service's cheapest plan into its place of `out` (`found` says where there is one), and its worth;
-    where the walk was cut short, what it cannot be below. Returns whether no walk was."""
+    """Each service's cheapest plan into its place of `out` (`found` says where there is a new one), and its
+    worth; where the walk was cut short, what it cannot be below. Returns whether none was."""
     exact = True
-    plan = np.empty(DEEP, np.int64)
-    for s in range(len(share)):
-        found[s] = 0
-        least, rows = bound(
-            items, s, price, own[s], right, share[s], spare[s], dear[s], aims[s], OWN_STEPS, paper, plan
-        )
-        worth[s] = least
-        if least == np.inf:
-            continue
-        aim, window = aims[s], 0.002 * abs(least) + 1e-6
-        most = aim if aim < np.inf else least + window
-        while True:
-            count, whole = walk(
-                items, s, rows, own[s], right, share[s], spare[s], dear[s], most, True, work, paper, one
-            )
-            if count > 0:
+    for s in range(len(worth)):
+        found[s], wanted = 0, want(ask, s)
+        worth[s], rows = bound(items, s, price, own[s], right, wanted, aims[s], OWN_STEPS, paper)
+        window = WINDOW * abs(worth[s]) + TINY
+        while worth[s] < np.inf:
+            most = aims[s] if aims[s] < np.inf else worth[s] + window
+            count, whole = walk(items, s, rows, own[s], right, wanted, most, True, WORK, paper, one)
+            exact = exact and whole
+            if count:
                 found[s] = 1
-                worth[s] = one.worth[0] if whole else least
                 out.use[s], out.cost[s], out.unmet[s] = one.use[0], one.cost[0], one.unmet[0]
                 out.worth[s], out.size[s], out.columns[s] = one.worth[0], one.size[0], one.columns[0]
+                worth[s] = one.worth[0] if whole else worth[s]
                 break
-            if not whole or aim < np.inf:
-                worth[s] = least if not whole else aim
+            if not whole or most == aims[s]:  # what is known already is the cheapest
+                worth[s] = aims[s] if whole else worth[s]
                 break
-            if most > 1e3 * (abs(least) + 1):
+            if window > NONE * (abs(worth[s]) + 1):
                 worth[s] = np.inf
-                break
-            window *= 3
-            most = least + window
-        exact = exact and (worth[s] > least or whole)
+            window *= 4
     return exact
 
 
@@ -136,16 +127,14 @@ class Pricing:
 
     def look(self, prices: Prices) -> Prices:
         """The bound at these prices; the cheapest plans go to the pool."""
-        ask, asked = self.asked.ask, self.asked
-        dear = asked.dear(prices.total)
-        own, worth = prices.own.copy(), np.zeros(self.services)
-        found = np.zeros(self.services, np.int64)
+        ask, own = self.asked.priced(prices.total), prices.own.copy()
+        worth, found = np.zeros(self.services), np.zeros(self.services, np.int64)
         exact = _cheapest(
-            self.board.items, np.append(prices.row, 0.0), own, self.board.right, ask.share, ask.spare, dear,
-            self.pool.least(prices.row, dear), WORK, self.paper, self._out, worth, found, self._one,
+            self.board.items, ask, np.append(prices.row, 0.0), own, self.board.right,
+            self.pool.least(prices.row, ask.dear), self.paper, self._out, self._one, worth, found,
         )  # fmt: skip
         self.pool.add(self._out, np.flatnonzero(found))
-        bound_ = float(worth.sum()) - prices.base(self.board.right, asked.total)
+        bound_ = float(worth.sum()) - prices.base(self.board.right, self.asked.total)
         return Prices(prices.row, prices.total, own, bound_, worth, exact)
 
     def climb(self, start: Prices) -> Prices:

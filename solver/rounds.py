@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.board import Board
-from solver.choice import Decide, Plans, choose
+from solver.choice import Decide, Limits, Plans, choose
 from solver.compiled import compiled
-from solver.knapsacks import GRID, Flags, Items, Table, fill, table
-from solver.plans import DEEP, bound, listed, needed, walk
+from solver.knapsacks import GRID, Ask, Items, Table, fill, table, want
+from solver.plans import Listed, bound, listed, needed, walk
 from solver.pricing import Asked, Prices, Pricing
 from solver.program import Floats, Ints
 
@@ -61,7 +61,12 @@ class Reached:
 
 
 def reach(
-    board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None, decide: Decide,
+    board: Board,
+    asked: Asked,
+    goal: Goal,
+    start: Prices,
+    found: Reached | None,
+    decide: Decide,
     mark: Callable[[str], None],
 ) -> Reached:
     """Prices, then windows.
@@ -95,10 +100,9 @@ def reach(
 def slacks(board: Board, asked: Asked, prices: Prices) -> tuple[float, Floats]:
     """The bound over all columns at these prices, and how much more it is with each."""
     slack, worth = np.empty(len(board)), np.empty(len(asked.weight))
-    ask = asked.ask
     _slacks(
-        board.items, np.append(prices.row, 0.0), prices.own, board.right, ask.share, ask.spare,
-        asked.dear(prices.total), table(len(board)), slack, worth,
+        board.items, asked.priced(prices.total), np.append(prices.row, 0.0), prices.own, board.right,
+        table(len(board)), slack, worth,
     )  # fmt: skip
     return float(worth.sum()) - prices.base(board.right, asked.total), slack
 
@@ -163,12 +167,12 @@ class _Question:
 
     def _search(self, best: Reached, cutoff: float, work: int) -> tuple[Reached, int]:
         chosen = np.full(self.pricing.services, -1, np.int64)
-        rows = contested(self.plans, self.pricing.board.right)
+        limits = Limits(
+            self.pricing.asked.total, self.goal.relative, self.goal.absolute, first=False, work=work
+        )
         value, left = choose(
-            self.plans._replace(use=np.ascontiguousarray(self.plans.use[:, rows])), self.pricing.board.right[rows],
-            self.pricing.asked.total, self.bound, cutoff, self.goal.relative, self.goal.absolute, False, work,
-            chosen,
-        )  # fmt: skip
+            *contested(self.plans, self.pricing.board.right), self.bound, cutoff, limits, chosen
+        )
         return (self._taken(best, chosen, value) if value < best.value else best), left
 
     def _taken(self, best: Reached, chosen: Ints, value: float) -> Reached:
@@ -176,82 +180,86 @@ class _Question:
         return replace(best, plan=self.pricing.board.at[picked], value=value)
 
 
-def contested(plans: Plans, right: Ints) -> Ints:
-    """Rows that some choice of plans would break."""
+def contested(plans: Plans, right: Ints) -> tuple[Plans, Ints]:
+    """The plans with those rows, and their stock, that some choice would break."""
     most = np.zeros_like(right)
     for low, high in zip(plans.begin[:-1].tolist(), plans.begin[1:].tolist(), strict=True):
         if high > low:
             most += plans.use[low:high].max(axis=0)
-    return np.flatnonzero(most > right)
+    rows = np.flatnonzero(most > right)
+    return plans._replace(use=np.ascontiguousarray(plans.use[:, rows])), right[rows]
 
 
 def plans_within(pricing: Pricing, prices: Prices, window: float) -> tuple[Plans, list[Ints], bool]:
     """All needed plans of less slack than the window, their columns, and whether that is all."""
-    asked, board = pricing.asked, pricing.board
-    dear = asked.dear(prices.total)
-    out = listed(PLANS, pricing.rows)
+    asked, board, out = pricing.asked, pricing.board, listed(PLANS, pricing.rows)
+    ask, price = asked.priced(prices.total), np.append(prices.row, 0.0)
     parts, columns, begin, whole = [], [], [0], True
-    price = np.append(prices.row, 0.0)
     for s in range(pricing.services):
-        ask = asked.ask
-        args = (board.right, float(ask.share[s]), float(ask.spare[s]), float(dear[s]))
+        most = prices.worth[s] + window
         count, all_ = _plans(
-            board.items, s, price, prices.own[s].copy(), *args, prices.worth[s] + window, pricing.paper, out
+            board.items, ask, s, price, prices.own[s].copy(), board.right, most, pricing.paper, out
         )
         whole = whole and all_
         order = np.argsort(out.worth[:count], kind="stable")
         keep = np.zeros(count, np.bool_)
         needed(out, order, keep)
         kept = order[keep[order]]
-        parts.append(
-            (
-                out.use[kept].astype(np.int64),
-                out.worth[kept] - prices.worth[s],
-                out.cost[kept] + asked.ask.dear[s] * out.unmet[kept],
-                asked.weight[s] * out.unmet[kept],
-            )
-        )
+        objective = out.cost[kept] + asked.ask.dear[s] * out.unmet[kept]
+        slack, unmet = out.worth[kept] - prices.worth[s], asked.weight[s] * out.unmet[kept]
+        parts.append((out.use[kept].astype(np.int64), slack, objective, unmet))
         columns += [out.columns[p, : out.size[p]].copy() for p in kept.tolist()]
         begin.append(begin[-1] + len(kept))
-    use, slack, objective, unmet = (np.concatenate(x) for x in zip(*parts, strict=True))
+    use, slack, objective, unmet = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Plans(use, slack, objective, unmet, np.array(begin, np.int64)), columns, whole
 
 
 def tables_at(board: Board, prices: Prices) -> Floats:
     """[S, GRID + 1]: what so many steps of each service are worth at least, where nothing may be left."""
     services = len(prices.own)
-    found = np.empty((services, GRID + 1))
-    _tables(board.items, np.append(prices.row, 0.0), prices.own, board.right, table(len(board)), found)
+    found, none = np.empty((services, GRID + 1)), np.zeros(services)
+    ask, price = Ask(np.ones(services), none, none), np.append(prices.row, 0.0)
+    _tables(board.items, ask, price, prices.own, board.right, table(len(board)), found)
     return found
 
 
-@compiled
-def _tables(items: Items, price: Floats, own: Floats, right: Ints, paper: Table, found: Floats) -> None:
-    for s in range(len(found)):
-        fill(items, s, price + own[s], GRID, 0.0, 0.0, paper)
-        found[s] = np.maximum(0.0, paper.least[0] - float((own[s][:-1] * right).sum()))
+# ---------------------------------------------------------------------------------------------- compiled
 
 
 @compiled
 def _plans(
-    items: Items, s: int, price: Floats, own: Floats, right: Ints, share: float, spare: float, dear: float,
-    most: float, paper: Table, out: object,
+    items: Items, ask: Ask, s: int, price: Floats, own: Floats, right: Ints, most: float, paper: Table,
+    out: Listed,
 ) -> tuple[int, bool]:  # fmt: skip
-    plan = np.empty(DEEP, np.int64)
-    _, rows = bound(items, s, price, own, right, share, spare, dear, np.inf, 0, paper, plan)
-    return walk(items, s, rows, own, right, share, spare, dear, most, False, WALK, paper, out)
+    wanted = want(ask, s)
+    _, rows = bound(items, s, price, own, right, wanted, np.inf, 0, paper)
+    return walk(items, s, rows, own, right, wanted, most, False, WALK, paper, out)
 
 
 @compiled
 def _slacks(
-    items: Items, price: Floats, own: Floats, right: Ints, share: Floats, spare: Floats, dear: Floats,
-    paper: Table, slack: Floats, worth: Floats,
-) -> None:  # fmt: skip
-    for s in range(len(share)):
-        need = int(np.ceil(share[s] * GRID - 1e-7))
-        fill(items, s, price + own[s], need, spare[s], dear[s], paper)
-        held = float((own[s][:-1] * right).sum())
-        worth[s] = paper.open[0, need] - held
+    items: Items,
+    ask: Ask,
+    price: Floats,
+    own: Floats,
+    right: Ints,
+    paper: Table,
+    slack: Floats,
+    worth: Floats,
+) -> None:
+    for s in range(len(worth)):
+        wanted = want(ask, s)
+        fill(items, s, price + own[s], wanted, paper)
+        whole = paper.open[0, wanted.need]
+        worth[s] = whole - float((own[s][:-1] * right).sum())
         for j in range(items.begin[s], items.begin[s + 1]):
-            rest = max(0, need - items.step[j])
-            slack[j] = paper.red[j] + paper.open[0, rest] - held - worth[s]
+            slack[j] = paper.red[j] + paper.open[0, max(0, wanted.need - items.step[j])] - whole
+
+
+@compiled
+def _tables(
+    items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, paper: Table, found: Floats
+) -> None:
+    for s in range(len(found)):
+        fill(items, s, price + own[s], want(ask, s), paper)
+        found[s] = np.maximum(0.0, paper.least[0] - float((own[s][:-1] * right).sum()))

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.board import Board
-from solver.choice import choose
-from solver.knapsacks import EVEN, GRID, Ask
+from solver.choice import Limits, choose
+from solver.knapsacks import EVEN, GRID, ROUNDING, Ask
 from solver.pricing import TINY, Asked, Prices, Pricing, free_prices
 from solver.program import Floats, Ints
 from solver.rounds import LOOK, contested, plans_within, tables_at
@@ -92,7 +92,7 @@ class _Shares:
         held = prices.base(self.board.right, np.inf)
         ruled, tried = -1.0, np.linspace(share, float(self.weight.max()), 2000)
         for one in tried.tolist():
-            need = self.asked(one).ask.need
+            need = np.ceil(self.asked(one).ask.share * GRID - ROUNDING).astype(np.int64)
             if least[np.arange(len(need)), need].sum() <= held + TINY * max(1.0, held):
                 break
             ruled = one
@@ -106,11 +106,9 @@ class _Shares:
             return None, True
         plans, columns, whole = plans_within(pricing, here, max(0.0, -here.bound) + TINY)
         chosen = np.full(len(self.weight), -1, np.int64)
-        rows = contested(plans, self.board.right)
-        narrow = plans._replace(use=np.ascontiguousarray(plans.use[:, rows]))
-        value, left = choose(
-            narrow, self.board.right[rows], np.inf, here.bound, 2 * TINY, 0.0, 0.0, True, LOOK, chosen
-        )
+        narrow, right = contested(plans, self.board.right)
+        limits = Limits(first=True, work=LOOK)
+        value, left = choose(narrow, right, here.bound, 2 * TINY, limits, chosen)
         if not np.isfinite(value):
             return None, whole and left > 0
         return self.board.at[np.concatenate([columns[p] for p in chosen.tolist()])], True

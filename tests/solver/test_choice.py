@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from solver.allocation import decide
-from solver.choice import Plans, choose
+from solver.choice import Limits, Plans, choose
 from solver.program import Floats, Ints
 
 SEEDS = range(24)
-WORK = 1_000_000
 
 
 def made(seed: int, services: int = 3) -> tuple[Plans, Ints, Floats, float]:
@@ -50,7 +49,7 @@ def best_of(plans: Plans, right: Ints, total: float) -> float:
 def test_the_best_choice_is_found(seed: int, total: float) -> None:
     plans, right, _, low = made(seed)
     best, chosen = best_of(plans, right, total), np.full(3, -1, np.int64)
-    value, left = choose(plans, right, total, low, np.inf, 0.0, 0.0, False, WORK, chosen)
+    value, left = choose(plans, right, low, np.inf, Limits(total), chosen)
     assert left > 0
     assert value == pytest.approx(best)
     found = decide(plans, right, total, np.inf)
@@ -69,7 +68,7 @@ def test_nothing_is_found_at_or_above_a_cutoff(seed: int) -> None:
     if not np.isfinite(best):
         return
     for cutoff in (best - 1e-6, best + 1e-6):
-        value, left = choose(plans, right, np.inf, low, cutoff, 0.0, 0.0, False, WORK, chosen)
+        value, left = choose(plans, right, low, cutoff, Limits(), chosen)
         assert left > 0
         assert np.isfinite(value) == (cutoff > best)
     below = decide(plans, right, np.inf, best * 0.99)
@@ -80,15 +79,16 @@ def test_nothing_is_found_at_or_above_a_cutoff(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_search_that_is_cut_short_says_so(seed: int) -> None:
     plans, right, _, low = made(seed, services=5)
-    value, left = choose(plans, right, np.inf, low, np.inf, 0.0, 0.0, False, 3, np.full(5, -1, np.int64))
+    value, left = choose(plans, right, low, np.inf, Limits(work=3), np.full(5, -1, np.int64))
     best = best_of(plans, right, np.inf)
     assert value >= best - 1e-9
     assert left == 0 or value == pytest.approx(best)
 
 
 def test_the_first_choice_will_do() -> None:
-    plans, right, _, low = made(1)
+    plans, right, _, low = made(3)
     chosen = np.full(3, -1, np.int64)
-    value, left = choose(plans, right, np.inf, low, np.inf, 0.0, 0.0, True, WORK, chosen)
+    value, left = choose(plans, right, low, np.inf, Limits(first=True), chosen)
     assert left > 0
     assert value == pytest.approx(plans.objective[chosen].sum())
+    assert value >= best_of(plans, right, np.inf) - 1e-9

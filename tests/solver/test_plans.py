@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from solver.board import Board, make_board
-from solver.knapsacks import GRID, Ask, fill, table
-from solver.plans import DEEP, bound, listed, needed, walk
+from solver.knapsacks import GRID, Ask, Want, fill, table, want
+from solver.plans import bound, listed, needed, walk
 from solver.pricing import Asked, Prices, Pricing, free_prices
-from solver.program import Floats, Ints
+from solver.program import Floats, Ints, Special
 from solver.rounds import slacks
-from tests.solver.programs import random_program
+from tests.solver.programs import paper_program, random_program
 
 SEEDS = range(24)
 WORK = 1_000_000
@@ -54,17 +54,16 @@ def test_plans_of_a_service(seed: int, share: float, spare: float, dear: float) 
     board = make_board(random_program(seed, templates=3 + seed % 3))
     rng = np.random.default_rng(seed)
     price, paper, rows = rng.uniform(0, 2, len(board.right)), table(len(board)), len(board.right)
-    plan, out, one = np.empty(DEEP, np.int64), listed(20_000, rows), listed(1, rows)
+    out, one = listed(20_000, rows), listed(1, rows)
+    wanted = want(Ask(np.array([share]), np.array([spare]), np.array([dear])), 0)
     for s in range(2):
         if board.items.begin[s] == board.items.begin[s + 1]:
             continue
         every = every_plan(board, s, price, share, spare, dear)
         own = np.zeros(rows + 1)
-        asked = (board.right, share, spare, dear)
+        asked = (board.right, wanted)
         for steps in (0, 8):
-            least, depth = bound(
-                board.items, s, np.append(price, 0.0), own, *asked, np.inf, steps, paper, plan
-            )
+            least, depth = bound(board.items, s, np.append(price, 0.0), own, *asked, np.inf, steps, paper)
             assert least <= every.worth.min(initial=np.inf) + 1e-9
         if not len(every.worth):
             continue
@@ -90,11 +89,8 @@ def test_listed_plans_are_what_they_say(seed: int) -> None:
     if board.items.begin[1] == 0:
         return
     price = np.random.default_rng(seed).uniform(0, 1, rows)
-    asked = (board.right, 1.0, 1.0, 4.0)
-    _, depth = bound(
-        board.items, 0, np.append(price, 0.0), np.zeros(rows + 1), *asked, np.inf, 0, paper,
-        np.empty(DEEP, np.int64),
-    )  # fmt: skip
+    asked = (board.right, Want(1.0, 1.0, 4.0, GRID, GRID))
+    _, depth = bound(board.items, 0, np.append(price, 0.0), np.zeros(rows + 1), *asked, np.inf, 0, paper)
     count, _ = walk(board.items, 0, depth, np.zeros(rows + 1), *asked, 8.0, False, WORK, paper, out)
     assert count
     for p in range(count):
@@ -111,20 +107,14 @@ def test_listed_plans_are_what_they_say(seed: int) -> None:
 
 def test_a_table_knows_what_can_be_used_once_only() -> None:
     """An instance that runs costs 1, a new one 3, and two are wanted."""
-    board = make_board(running_program())
+    program = paper_program([[[1]]], [[0.5]], [[1.0]], [[4]], [Special(0, 0, running=1)], ratio=2.0)
+    board = make_board(program)
     paper = table(len(board))
-    rows = fill(board.items, 0, np.zeros(2), GRID, 0.0, 0.0, paper)
+    rows = fill(board.items, 0, np.zeros(2), Want(1.0, 0.0, 0.0, GRID, 0), paper)
     assert (rows, board.items.once.tolist()) == (1, [1])
     assert paper.open[0, GRID] == pytest.approx(1.0 + 3.0)
     assert paper.open[1, GRID] == pytest.approx(6.0)
     assert paper.open[0, GRID // 2] == pytest.approx(1.0)
-
-
-def running_program() -> "Program":
-    from solver.program import Special
-    from tests.solver.programs import paper_program
-
-    return paper_program([[[1]]], [[0.5]], [[1.0]], [[4]], [Special(0, 0, running=1)], ratio=2.0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
