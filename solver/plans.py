@@ -148,7 +148,8 @@ def walk(
     items: Items, s: int, rows: int, own: Floats, right: Ints, wanted: Want, most: float, cheapest: bool,
     work: int, paper: Table, out: Listed,
 ) -> tuple[int, bool]:  # fmt: skip
-    """List a service's plans worth at most so much; with `cheapest` only one that none is cheaper than.
+    """List a service's plans worth at most so much; with `cheapest` only the cheapest, after some of those
+    that were the cheapest till then.
 
     The table must be filled, at prices with `own` on top.
 
@@ -183,7 +184,7 @@ def walk(
                 if worth <= most:
                     if count == len(out.size) and not cheapest:
                         return count, False
-                    count, most = (0, worth - EVEN) if cheapest else (count, most)
+                    count, most = (min(count, len(out.size) - 1), worth - EVEN) if cheapest else (count, most)
                     cost = way.cost[depth] + items.cost[j]
                     count = _note(count, depth + 1, way, columns, cost, unmet if rest else 0.0, worth, out)
             if rest > 0 and depth + 1 < DEEP:

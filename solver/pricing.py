@@ -19,11 +19,14 @@ from solver.master import Master
 from solver.plans import OWN_STEPS, Listed, bound, listed, walk
 from solver.program import Floats, Ints
 
+KEPT = 8
+"""Plans of a service that a look at prices may find."""
 PULL = 0.6
 """Share of the best prices in those that are tried."""
 CLOSE = 2e-4
 """The bound is good enough within this share of the master's value."""
-ROUNDS = 60
+ROUNDS, STALLED = 60, 16
+"""Steps at most, and without progress."""
 TINY = 1e-7
 """A bound above this is above 0."""
 WINDOW, NONE, WORK = 0.002, 1e3, 2_000_000
@@ -89,8 +92,8 @@ def _cheapest(
     items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, aims: Floats, paper: Table, out: Listed,
     one: Listed, worth: Floats, found: Ints,
 ) -> bool:  # fmt: skip
-    """Each service's cheapest plan into its place of `out` (`found` says where there is a new one), and its
-    worth; where the walk was cut short, what it cannot be below. Returns whether none was."""
+    """Each service's cheapest plan, with others that came before it, into its places of `out` (`found` says how
+    many), and its worth; where the walk was cut short, what it cannot be below. Returns whether none was."""
     exact = True
     for s in range(len(worth)):
         found[s], wanted = 0, want(ask, s)
@@ -101,10 +104,12 @@ def _cheapest(
             count, whole = walk(items, s, rows, own[s], right, wanted, most, True, WORK, paper, one)
             exact = exact and whole
             if count:
-                found[s] = 1
-                out.use[s], out.cost[s], out.unmet[s] = one.use[0], one.cost[0], one.unmet[0]
-                out.worth[s], out.size[s], out.columns[s] = one.worth[0], one.size[0], one.columns[0]
-                worth[s] = one.worth[0] if whole else worth[s]
+                found[s] = count
+                places = slice(s * KEPT, s * KEPT + count)
+                out.use[places], out.columns[places] = one.use[:count], one.columns[:count]
+                out.cost[places], out.unmet[places] = one.cost[:count], one.unmet[:count]
+                out.size[places] = one.size[:count]
+                worth[s] = one.worth[count - 1] if whole else worth[s]
                 break
             if not whole or most == aims[s]:  # what is known already is the cheapest
                 worth[s] = aims[s] if whole else worth[s]
@@ -123,7 +128,7 @@ class Pricing:
         self.services, self.rows = len(asked.weight), len(board.right)
         self.paper = table(len(board))
         self.pool = _Pool(self.services, self.rows)
-        self._out, self._one = listed(self.services, self.rows), listed(1, self.rows)
+        self._out, self._one = listed(self.services * KEPT, self.rows), listed(KEPT, self.rows)
 
     def look(self, prices: Prices) -> Prices:
         """The bound at these prices; the cheapest plans go to the pool."""
@@ -133,7 +138,7 @@ class Pricing:
             self.board.items, ask, np.append(prices.row, 0.0), own, self.board.right,
             self.pool.least(prices.row, ask.dear), self.paper, self._out, self._one, worth, found,
         )  # fmt: skip
-        self.pool.add(self._out, np.flatnonzero(found))
+        self.pool.add(self._out, found)
         bound_ = float(worth.sum()) - prices.base(self.board.right, self.asked.total)
         return Prices(prices.row, prices.total, own, bound_, worth, exact)
 
@@ -145,8 +150,8 @@ class Pricing:
         size = max(abs(best.bound) if np.isfinite(best.bound) else 0.0, self.asked.scale)
         big = np.full(self.services, 1.0 if self.asked.feasible else DEAR * size)
         master = Master(self.board.right, self.asked.weight, self.asked.total, big)
-        sent, steps = 0, 1
-        while steps < ROUNDS:
+        sent, steps, since, mark = 0, 1, 0, best.bound
+        while steps < ROUNDS and since < STALLED:
             sent = self.pool.send(master, sent, self.asked.ask.dear)
             master.solve()
             if self.asked.feasible and (master.value <= TINY or best.bound > TINY):
@@ -166,6 +171,9 @@ class Pricing:
             steps += 1
             if tried.bound > best.bound or not np.isfinite(best.bound):
                 best = tried
+            since += not self.asked.feasible
+            if not np.isfinite(mark) or best.bound > mark + CLOSE * abs(mark):
+                since, mark = 0, best.bound
             if self._settled(best):
                 break
         best.value, best.steps = master.value, steps
@@ -187,19 +195,18 @@ class _Pool:
         self.cost: list[float] = []
         self.unmet: list[float] = []
         self.use: list[Ints] = []
-        self.columns: list[Ints] = []
 
-    def add(self, out: Listed, places: Ints) -> None:
-        """Plans of the services that stand in their places."""
-        for s in places.tolist():
-            key = (s, out.use[s].tobytes(), float(out.unmet[s]))
-            if key not in self._seen:
-                self._seen.add(key)
-                self.service.append(s)
-                self.cost.append(float(out.cost[s]))
-                self.unmet.append(float(out.unmet[s]))
-                self.use.append(out.use[s].astype(np.int64))
-                self.columns.append(out.columns[s, : out.size[s]].copy())
+    def add(self, out: Listed, found: Ints) -> None:
+        """Plans that stand in the services' places, so many of each."""
+        for s, count in enumerate(found.tolist()):
+            for at in range(s * KEPT, s * KEPT + count):
+                key = (s, out.use[at].tobytes(), float(out.unmet[at]))
+                if key not in self._seen:
+                    self._seen.add(key)
+                    self.service.append(s)
+                    self.cost.append(float(out.cost[at]))
+                    self.unmet.append(float(out.unmet[at]))
+                    self.use.append(out.use[at].astype(np.int64))
 
     def least(self, price: Floats, dear: Floats) -> Floats:
         """[S]: worth of the cheapest plan of each service at these prices; infinite without one."""

@@ -20,10 +20,12 @@ from solver.program import Floats, Ints
 
 NEAR = 0.05
 """Columns with more slack than this share of the first bound wait until the end."""
-SMALL, CHECKS = 15_000, 4
-"""Columns that are taken all at once; and times that those left out are looked through."""
-FIRST, WIDER = 0.003, 1.8
-"""The first window as a share of the bound, and by how much the next is wider at most."""
+SMALL, CHECKS = 25_000, 4
+"""So many columns do not wait in any case; and times that those left out are looked through."""
+FIRST, SOON = 0.003, 4.0
+"""The first window as a share of the bound, and how much wider it may be where that would be the last."""
+WIDER, MANY, SLOWLY = 1.8, 800, 1.25
+"""By how much the next is wider at most, and from so many listed plans on."""
 WINDOWS = 16
 PLANS = 20_000
 """Plans of a service in a window at most."""
@@ -77,9 +79,9 @@ def reach(
         mark: called after each part of the work with its name.
     """
     base, slack = slacks(board, asked, start)
-    near = slack <= NEAR * max(abs(base), asked.scale)
-    if len(board) <= SMALL or not np.isfinite(base):
-        near[:] = True
+    near = np.ones(len(board), np.bool_)
+    if len(board) > SMALL and np.isfinite(base):
+        near = slack <= max(NEAR * max(abs(base), asked.scale), float(np.partition(slack, SMALL)[SMALL]))
     best = found or Reached(None, np.inf, -np.inf, start)
     for _ in range(CHECKS):
         pricing = Pricing(board.part(near), asked)
@@ -112,6 +114,8 @@ def _windows(
 ) -> Reached:
     low = prices.bound
     window = max(FIRST * abs(low), 2 * goal.absolute, 1e-9)
+    if goal.target(best.value) - low <= SOON * window:
+        window = goal.target(best.value) - low
     for _ in range(WINDOWS):
         target = goal.target(best.value)
         if low >= target:
@@ -130,7 +134,7 @@ def _windows(
                 return best
         elif np.isfinite(best.value):
             return best
-        window *= WIDER
+        window *= WIDER if len(plans.slack) < MANY else SLOWLY
     return best
 
 
@@ -187,6 +191,7 @@ def contested(plans: Plans, right: Ints) -> tuple[Plans, Ints]:
         if high > low:
             most += plans.use[low:high].max(axis=0)
     rows = np.flatnonzero(most > right)
+    rows = rows[np.argsort(right[rows], kind="stable")]  # what is scarce tells soonest that a plan does not fit
     return plans._replace(use=np.ascontiguousarray(plans.use[:, rows])), right[rows]
 
 
