@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from schemas.problems import Answer, Apart, Binding, Bought, Breach, Chosen, Step, Unmet
 from solver.columns import Question
+from solver.keeping import unmet_by_step
 from solver.obstacles import obstacles
-from solver.program import Solved
+from solver.program import Proof, Solved
 from solver.slices import spare_nodes
 
 METHOD = "coral"
@@ -32,7 +33,7 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> An
     steps = tuple(
         Step(minimised="cost", value=total, bound=bound, gap=gap)
         if p.step == "cost"
-        else Step(minimised=p.step, value=p.value, bound=p.bound, gap=p.gap)
+        else _step_of_shares(question, solved, p)
         for p in solved.proofs
         if p.step == "cost" or not proven or solved.unmet.any()
     )
@@ -80,6 +81,13 @@ def _without_spare_nodes(question: Question, solved: Solved) -> Solved:
             saved += spare * float(question.program.extras.price[at[name]])
     proofs = tuple(p._replace(value=p.value - saved) if p.step == "cost" else p for p in solved.proofs)
     return replace(solved, extras=extras, cost=solved.cost - saved, proofs=proofs)
+
+
+def _step_of_shares(question: Question, solved: Solved, proof: Proof) -> Step:
+    """What the plan reaches: a later step may have found one that leaves even less."""
+    value = min(proof.value, unmet_by_step(question.program, proof.step, solved.unmet))
+    bound = min(proof.bound, value)
+    return Step(minimised=proof.step, value=value, bound=bound, gap=value - bound)
 
 
 def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:

@@ -94,19 +94,19 @@ def _may_serve_more(question: Question, solved: Solved) -> bool:
 def _serves_more(program: Program, unmet: Floats, than: Floats) -> bool:
     """By the order of the steps."""
     for step in program.steps:
-        ours, theirs = (float(_shares(program, step, shares)) for shares in (unmet, than))
+        ours, theirs = (float(unmet_by_step(program, step, shares)) for shares in (unmet, than))
         if step == "cost" or abs(ours - theirs) > ROUNDING:
             return step != "cost" and ours < theirs
     return False
 
 
-def _shares(program: Program, step: Step, unmet: Floats) -> float:
-    """What `worst` or `total` measures."""
+def unmet_by_step(program: Program, step: Step, unmet: Floats) -> float:
+    """What `worst` or `total` measures, of unmet shares ([S])."""
     weighed = program.weight * unmet
     return float(weighed.max(initial=0.0) if step == "worst" else weighed.sum())
 
 
 def _proof(program: Program, running: Solved, proof: Proof) -> Proof:
     """What the search proved, of the running plan."""
-    value = running.value if proof.step == "cost" else _shares(program, proof.step, running.unmet)
+    value = running.value if proof.step == "cost" else unmet_by_step(program, proof.step, running.unmet)
     return Proof(proof.step, value, min(proof.bound, value))
