@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from schemas.base import Count, Frozen, Name, Positive, Rate, Whole
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=1e-3, le=1e3)]
 Times = Annotated[float, Field(ge=0, le=1e6)]
 """So many times a price, as a price is at most 1e6: what they make together stays a number."""
 
@@ -59,7 +60,7 @@ class Disaggregation(Frozen):
 class AllocationPolicy(Frozen):
     """Robustness, limits and preferences; the default asks for nothing."""
 
-    weights: dict[Name, Positive] = {}
+    weights: dict[Name, Weight] = {}
     """Model -> weight of a share of its demand that stays unmet, 1 where missing: who goes short."""
     scarcity: Literal["worst-first", "most-met"] = "worst-first"
     """Where demand cannot be met. worst-first: least largest weighted unmet share, then least sum of them,
@@ -98,7 +99,7 @@ class AllocationPolicy(Frozen):
 
     minimum_saving: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """What runs is kept where it serves as well, unless the new plan saves this share of its cost."""
-    breach_usd_per_hour: Annotated[float, Field(gt=0, le=1e9)] = 1000.0
+    breach_usd_per_hour: Annotated[float, Field(ge=0.01, le=1e9)] = 1000.0
     """Price of each replica, or region, that is missing: well above any instance's. Price; not in the bill,
     but in the cost that a gap is relative to."""
 

@@ -31,7 +31,9 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> An
     bound = min(total, max(0.0, solved.bound) + _paid_anyway(question)) if proven else 0.0
     gap = (total - bound) / total if total > 0 else 0.0
     steps = tuple(
-        _step(question, solved, p, Step(minimised="cost", value=total, bound=bound, gap=gap))
+        Step(minimised="cost", value=total, bound=bound, gap=gap)
+        if p.step == "cost"
+        else _step_of_shares(question, solved, p)
         for p in solved.proofs
         if p.step == "cost" or not proven or solved.unmet.any()
     )
@@ -81,10 +83,8 @@ def _without_spare_nodes(question: Question, solved: Solved) -> Solved:
     return replace(solved, extras=extras, cost=solved.cost - saved, proofs=proofs)
 
 
-def _step(question: Question, solved: Solved, proof: Proof, cost: Step) -> Step:
+def _step_of_shares(question: Question, solved: Solved, proof: Proof) -> Step:
     """What the plan reaches: a later step may have found one that leaves even less."""
-    if proof.step == "cost":
-        return cost
     value = min(proof.value, unmet_by_step(question.program, proof.step, solved.unmet))
     bound = min(proof.bound, value)
     return Step(minimised=proof.step, value=value, bound=bound, gap=value - bound)

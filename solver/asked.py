@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from pydantic import ValidationError
 
 from schemas.allocation import AllocationPolicy
 from schemas.problems import Problem, Running, Service
@@ -18,6 +19,8 @@ LEAST_COVER = 1e-9
 
 MOST_TIMES = 1e6
 """A demand over the best template's throughput."""
+MOST_RATIO = 1e4
+"""Start-up time over adjustment interval: a week over a minute."""
 
 
 class ProblemError(ValueError):
@@ -168,7 +171,7 @@ def check(problem: Problem, library: Templates) -> None:
     """
     if problem.library != library.digest:
         raise ProblemError(f"library: the problem names {problem.library!r}, given {library.digest!r}")
-    for fault in (*_twice(problem), *_numbers(problem), *_contradictions(problem)):
+    for fault in (f for look in LOOKS for f in look(problem)):
         raise ProblemError(fault)
 
 
@@ -195,8 +198,27 @@ def _numbers(problem: Problem) -> Iterator[str]:
         if stock.nodes < 0:
             yield f"stocks: {stock.nodes} of {where}, expected at least 0"
     for model, ratio in sorted(problem.startup_ratio.items()):
-        if not (math.isfinite(ratio) and ratio >= 0):
-            yield f"startup_ratio: {model!r} has {ratio}, expected at least 0"
+        if not 0 <= ratio <= MOST_RATIO:  # nor NaN
+            yield f"startup_ratio: {model!r} has {ratio}, expected from 0 to {MOST_RATIO:g}"
+
+
+def _running(problem: Problem) -> Iterator[str]:
+    for run in problem.running:
+        where, given = f"{run.template.id} in {run.pool.key}", run.rating.throughput
+        if not (math.isfinite(given) and given > 0):
+            yield f"running: {where} is rated {given}, expected above 0"
+        if run.count < 1 or run.pinned < 0:
+            yield f"running: {run.count} of {where}, {run.pinned} pinned, expected at least 1 and 0"
+
+
+def _policy(problem: Problem) -> Iterator[str]:
+    """By its own schema."""
+    try:
+        AllocationPolicy.model_validate(problem.policy.model_dump())
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(["policy", *map(str, fault["loc"])])
+        yield f"{field}: {fault['input']}: {fault['msg']}"
 
 
 def _contradictions(problem: Problem) -> Iterator[str]:
@@ -215,3 +237,6 @@ def _contradictions(problem: Problem) -> Iterator[str]:
             yield f"policy.disaggregation: {name}/both has no demand, not even 0"
         if twice := sorted({f"{name}/prefill", f"{name}/decode"} & asked):
             yield f"policy.disaggregation: {', '.join(twice)} has a demand of its own, expected none"
+
+
+LOOKS = (_twice, _numbers, _running, _policy, _contradictions)

@@ -232,7 +232,7 @@ def _ignored(problem: Problem, shelves: Shelves) -> Iterator[str]:
     for stock in problem.stocks:
         if stock.configuration not in known:
             yield f"stock of {stock.configuration} in {stock.pool.key}: in no template"
-    for name in problem.excluded_configurations:
+    for name in sorted(set(problem.excluded_configurations)):
         if name not in known:
             yield f"excluded {name}: in no template"
 

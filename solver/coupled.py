@@ -3,8 +3,8 @@
 Columns that others stand in for go first (`solver.dominance`). Of the rest, with the relaxation's prices none
 that did not enter has a negative reduced cost, and using one at least once costs at least that much more than
 the relaxation's value: a plan better than the one at hand has none above the difference. Where whole nodes
-are bought to be shared that difference is large, so the last integer program often has every column left;
-HiGHS closes it at the root, since its cuts know whole nodes.
+are bought to be shared that difference is large (a fifth of the cost of a small fleet), so the last integer
+program often has every column left; HiGHS mostly closes it at the root, since its cuts know whole nodes.
 """
 
 from dataclasses import replace
@@ -18,10 +18,12 @@ from solver.existing import existing
 from solver.partials import ROUNDING, solved_of
 from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
 
+WHOLE = 2000
+"""Columns that go into one integer program at once."""
 FIRST, MOST, HARD = 400, 6000, 1000
-"""Columns of the first integer program beside the relaxation's own, and of the last: after a first one that
-HiGHS closed, or not."""
-WORK = 60_000
+"""Where there are more: of a first one beside the relaxation's own, and of the last, after a first one that
+HiGHS closed or did not."""
+WORK = 150_000
 """Branch-and-bound nodes of each times its columns: a work limit."""
 GAP = 0.999e-3
 WITHIN = GAP / 2
@@ -91,7 +93,8 @@ class _Search:
     def _step(self, step: Step, ends: Ends, relaxed: Relaxed) -> _Found | None:
         """One step's best plan with its bound; None where there is none, or none was found."""
         red, base = self._reduced(step, relaxed), relaxed.value if relaxed.whole else -np.inf
-        picked, rest = self._pick(red, FIRST + len(relaxed.columns), np.inf)
+        every, nearest = len(red) <= WHOLE, FIRST + len(relaxed.columns)
+        picked, rest = self._pick(red, len(red) if every else nearest, np.inf)
         first = self._over_some(picked, step, ends, np.inf)
         if _nothing(first) and np.isfinite(rest):
             picked, rest = self._pick(red, MOST, np.inf)
@@ -102,8 +105,9 @@ class _Search:
         bound = max(base, min(first.bound, base + rest))
         if bound >= enough:
             return _Found(picked, replace(first, bound=min(first.value, bound)), relaxed)
-        closed = first.bound >= first.value - 2 * (first.value - enough)
-        wider, rest = self._pick(red, MOST if closed else HARD, enough - base)
+        closed = first.bound >= enough
+        most = nearest if every else MOST if closed else HARD  # fewer than every one: for a better plan
+        wider, rest = self._pick(red, most, enough - base)
         second = self._over_some(wider, step, ends, enough)
         left = enough if second is None else min(enough, second.bound)
         bound = max(bound, min(left, base + rest))

@@ -35,28 +35,20 @@ def nothing(program: Program) -> Solved:
 
 
 def solved_of(program: Program, picked: Picked, steps: list[tuple[Step, Partial]]) -> Solved:
-    """What the last step found, with the proofs of all; what is pinned where there was none.
-
-    A later step may come upon a plan that is better by an earlier one's measure too: each tells what the plan
-    reaches.
-    """
+    """What the last step found, with the proofs of all; what is pinned where there was none."""
     none = Partial(picked.least, program.extras.low, math.inf, -math.inf)
     last = steps[-1][1] if steps else none
     started = np.maximum(last.counts - picked.running, 0)
     used = np.flatnonzero(last.counts).tolist()
     where = zip(picked.block.tolist(), picked.row.tolist(), last.counts.tolist(), strict=True)
     counts = [Count(*at) for at in where]
-    reached = [value_of(program, picked, last.counts, last.extras, step) for step, _ in steps[:-1]]
-    values = [*reached, *(found.value for _, found in steps[-1:])]
     return Solved(
         counts=tuple(counts[j] for j in used),
         extras=last.extras,
         unmet=unmet_of(program, picked, last.counts, last.extras),
         cost=float(last.counts @ picked.price + last.extras @ program.extras.price),
         penalty=float(started @ picked.start),
-        proofs=tuple(
-            Proof(step, value, found.bound) for (step, found), value in zip(steps, values, strict=True)
-        ),
+        proofs=tuple(Proof(step, found.value, found.bound) for step, found in steps),
         row_price=np.zeros(len(program.rows.right)),
         service_price=np.zeros(len(program.services)),
         survivors=len(picked),

@@ -54,9 +54,11 @@ def test_coupled(fleet: Fleet) -> None:
     ]
     cpus, gaps = [run.cpu_s for run in runs], [run.gap for run in runs]
     print(
-        f"{fleet}: {len(runs)} solves | processor median {statistics.median(cpus):.2f} worst {max(cpus):.2f} s "
-        f"| gap median {statistics.median(gaps):.1e} worst {max(gaps):.1e}, {sum(g > 1e-3 for g in gaps)} above "
-        f"0.1%, {sum(g > 1e-2 for g in gaps)} above 1% | peak memory {peak_gb():.2f} GB"
+        f"{fleet}: {len(runs)} solves"
+        f" | processor median {statistics.median(cpus):.2f} worst {max(cpus):.2f} s"
+        f" | gap median {statistics.median(gaps):.1e} worst {max(gaps):.1e},"
+        f" {sum(g > 1e-3 for g in gaps)} above 0.1%, {sum(g > 1e-2 for g in gaps)} above 1%"
+        f" | peak memory {peak_gb():.2f} GB"
     )
     assert all(run.answer is not None for run in runs)
 

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from schemas.problems import Service, ServiceDemand, Stock
 from solver import allocation
 from solver.allocation import NoAnswerError, solve
+from solver.answers import make_answer
 from solver.candidates import Refused
-from solver.columns import ProblemError
+from solver.columns import ProblemError, make_question
 from solver.methods import METHODS, method
 from solver.partials import nothing
 from solver.verify import verify
@@ -285,3 +286,18 @@ def test_it_prints_nothing(box: Any, capfd: pytest.CaptureFixture[str]) -> None:
     problem, library = random_case(3, box)
     solve(problem, library)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_step_tells_what_the_plan_reaches_though_a_later_one_found_it(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    problem = box.problem(library, {"m": 4.0}, [box.stock("a", 3, 1.0)])
+    question = make_question(problem, library)
+    solved = allocation.solve_whole(question.program)
+    loose = tuple(p if p.step == "cost" else p._replace(value=0.5, bound=0.2) for p in solved.proofs)
+    answer = make_answer(question, replace(solved, proofs=loose))
+    assert [(s.minimised, round(s.value, 6)) for s in answer.steps] == [
+        ("worst", 0.25),
+        ("total", 0.25),
+        ("cost", 3.0),
+    ]
+    assert verify(problem, answer) == ()

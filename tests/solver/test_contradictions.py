@@ -281,6 +281,43 @@ def test_stock_and_prices_without_measure_are_answered(box: Toolbox) -> None:
         assert counts(checked(cheap, library)) == {"1xH": 1}
 
 
+BAD_RUNNING: dict[str, dict[str, object]] = {
+    "rated": {"throughput": float("nan")},
+    "running: 0 of": {"count": 0},
+    "pinned, expected": {"pinned": -1},
+}
+
+
+@pytest.mark.parametrize("fault", BAD_RUNNING)
+def test_what_cannot_run_is_refused(box: Toolbox, one: MadeUp, fault: str) -> None:
+    run, changed = box.running(box.rated(["q"], 1.0), 1), BAD_RUNNING[fault]
+    if "throughput" in changed:
+        changed = {"rating": run.rating.model_copy(update=changed)}
+    stocks = [box.stock("a", 1, 1.0), box.stock("q", 1, 1.0)]
+    problem = box.problem(one, {"m": 1.0}, stocks, running=[run.model_copy(update=changed)])
+    with pytest.raises(ProblemError, match=fault):
+        solve(problem, one)
+
+
+BAD_POLICIES: dict[str, dict[str, object]] = {
+    r"policy.weights.m: nan": {"weights": {"m": float("nan")}},
+    r"policy.weights.m: 0.0": {"weights": {"m": 0.0}},
+    r"policy.budget_usd_per_hour: nan": {"budget_usd_per_hour": float("nan")},
+    r"policy.budget_usd_per_hour: -1.0": {"budget_usd_per_hour": -1.0},
+    r"policy.surcharge_per_step: nan": {"surcharge_per_step": float("nan")},
+    r"policy.spot_share.m: 1.5": {"spot_share": {"m": 1.5}},
+}
+
+
+@pytest.mark.parametrize("fault", BAD_POLICIES)
+def test_a_policy_that_cannot_be_is_refused(box: Toolbox, one: MadeUp, fault: str) -> None:
+    """Schemas check what enters; copies with changes go round them."""
+    policy = AllocationPolicy().model_copy(update=BAD_POLICIES[fault])
+    problem = box.problem(one, {"m": 1.0}, [box.stock("a", 1, 1.0)])
+    with pytest.raises(ProblemError, match=fault):
+        solve(problem.model_copy(update={"policy": policy}), one)
+
+
 def test_more_configurations_than_a_program_can_number_are_refused(box: Toolbox) -> None:
     rated: list[Rated] = [box.rated([f"c{k}"], 1.0) for k in range(128)]
     library = box.library(*rated)
