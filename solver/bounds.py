@@ -21,7 +21,7 @@ from solver.column_lp import Relaxed, relax
 from solver.coupled import solve_coupled
 from solver.knapsacks import Ask
 from solver.partials import ROUNDING, solved_of, value_of
-from solver.pricing import Asked, Prices
+from solver.pricing import Asked, Effort, Prices
 from solver.program import Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
 from solver.rounds import Goal, Reached, reach
 from solver.worst import least_worst
@@ -66,6 +66,7 @@ class _Steps:
         self.mark("columns")
         self.services, self.rows = len(program.services), len(program.rows.right)
         self.plans = self.steps = 0
+        self._effort = Effort()
         self._relaxed: Relaxed | None = None
 
     def mark(self, part: str) -> None:
@@ -101,7 +102,7 @@ class _Steps:
         spare, plan = np.ones(self.services), np.zeros(0, np.int64)
         steps: list[tuple[Step, Partial]] = []
         if "worst" in self.program.steps:
-            worst = least_worst(self.board, self.program.weight, GAP)
+            worst = least_worst(self.board, self.program.weight, GAP, self._effort)
             self.mark("worst share")
             plan = worst.plan
             steps.append(("worst", self._proved(plan, "worst", worst.bound)))
@@ -169,7 +170,7 @@ class _Steps:
         )
 
     def _reach(self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None) -> Reached:
-        reached = reach(board, asked, goal, start, found, self.decide, self.mark)
+        reached = reach(board, asked, goal, start, found, self.decide, self._effort, self.mark)
         self.plans, self.steps = reached.plans, self.steps + reached.steps
         return reached
 

@@ -166,7 +166,7 @@ def _next_plan(plans: Plans, branch: _Branch, depth: int, total: float, room: fl
 
 @compiled
 def _fits(plans: Plans, p: int, left: Ints) -> bool:
-    for row in range(len(left)):
+    for row in range(len(left)):  # noqa: SIM110  compiled code has no generators
         if plans.use[p, row] > left[row]:
             return False
     return True

@@ -5,11 +5,8 @@ until there are none. Its prices start the Lagrangian bound; where a program is 
 the bound. HiGHS on arrays, one thread, fixed seed: a model in Pyomo would take longer to build than to solve.
 """
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import highspy
@@ -18,6 +15,7 @@ from numpy.typing import NDArray
 
 from solver.existing import Existing
 from solver.program import FREE, Floats, Ints, Picked, Program, pick
+from solver.quiet_highs import quiet
 
 EACH = 10
 """Columns that a block may give a round."""
@@ -105,7 +103,7 @@ class Lp:
 
     def __init__(self, program: Program, dear: Floats, spare: Floats, priced: bool, promise: Promise) -> None:
         self._program, self._priced = program, priced
-        self._highs = _quiet()
+        self._highs = quiet()
         rows, services = len(program.rows.right), len(program.services)
         low = np.append(np.full(rows, -highspy.kHighsInf), program.needs)
         high = np.append(program.rows.right, np.full(services, highspy.kHighsInf))
@@ -204,28 +202,3 @@ class Lp:
 
 def _finite(limit: Floats) -> Floats:
     return np.where(limit >= FREE, highspy.kHighsInf, limit).astype(np.float64)
-
-
-@cache
-def _greeted() -> None:
-    """HiGHS greets on file descriptor 1 when a process makes its first one, and plans are written there."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        highspy.Highs()  # type: ignore[no-untyped-call]  # highspy's own
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
-
-
-def _quiet() -> highspy.Highs:
-    _greeted()
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]  # the same
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    highs.setOptionValue("random_seed", 0)
-    highs.setOptionValue("presolve", "off")
-    highs.setOptionValue("solver", "simplex")
-    return highs

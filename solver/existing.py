@@ -9,8 +9,8 @@ with ample stock and a few thousand with little, so it is worth copying out: lat
 from dataclasses import dataclass
 
 import numpy as np
-from solver.compiled import compiled
 
+from solver.compiled import compiled
 from solver.program import Block, Bytes, Floats, Ints, Program, room_of_rows
 
 

@@ -1,15 +1,15 @@
 """The relaxation over plans, in HiGHS: a mix of plans for each service, within the stock.
 
-Each service has plans added to 1; what they draw on a row is at most what there is, and what they leave
-unmet, by weight, at most `total`. Its value is no less than the relaxation over columns, since a plan is whole.
+The plans of a service add up to 1; what they draw on a row is at most what there is, and what they leave
+unmet, by weight, at most `total`. It is worth no less than the relaxation over columns: a plan is whole.
 What no plan is there for costs `big`, so there is always a solution.
 """
 
 import highspy
 import numpy as np
 
-from solver.quiet_highs import quiet
 from solver.program import Floats, Ints
+from solver.quiet_highs import quiet
 
 
 class Master:

@@ -21,9 +21,11 @@ DEEP = 40
 """Instances of a plan at most."""
 OWN_STEPS = 8
 """Steps towards a service's own prices, each time its bound is asked for."""
+TAKING = 10
+"""What taking a column is worth in columns that are but looked at."""
 SHORTER, REACH, LEAST = 0.6, 0.02, 1e-3
-"""What a step is shortened by that did not help; how far one aims above the best bound where no plan is known,
-and how far at least, as shares of it."""
+"""What a step is shortened by that did not help; how far one aims above the best bound where no plan is
+known, and how far at least, as shares of it."""
 
 
 class Listed(NamedTuple):
@@ -147,7 +149,7 @@ class _Way(NamedTuple):
 def walk(
     items: Items, s: int, rows: int, own: Floats, right: Ints, wanted: Want, most: float, cheapest: bool,
     work: int, paper: Table, out: Listed,
-) -> tuple[int, bool]:  # fmt: skip
+) -> tuple[int, bool, int]:  # fmt: skip
     """List a service's plans worth at most so much; with `cheapest` only the cheapest, after some of those
     that were the cheapest till then.
 
@@ -157,7 +159,8 @@ def walk(
         work: columns tried at most.
 
     Returns:
-        How many, and whether these are all: the room, or the work limit, did not end the walk.
+        How many; whether these are all: the room, or the work limit, did not end the walk; and how much of
+        the work is left.
     """
     held = float((own[:-1] * right).sum())
     columns, after = worthwhile(items, s, wanted.need, most + held, paper)
@@ -177,13 +180,14 @@ def walk(
         if way.paid[depth] + paper.red[j] + paper.open[min(j - items.begin[s] + 1, rows), rest] > most + held:
             way.at[depth] = after[k]  # the others that cover as much cost more
             continue
+        work -= TAKING
         if _take(items, j, way, depth, right):
             if unmet <= wanted.spare + EVEN:
                 owed = way.owed[depth] + _owed(items, j, own)
                 worth = way.paid[depth] + paper.red[j] + wanted.dear * unmet - owed
                 if worth <= most:
                     if count == len(out.size) and not cheapest:
-                        return count, False
+                        return count, False, work
                     count, most = (min(count, len(out.size) - 1), worth - EVEN) if cheapest else (count, most)
                     cost = way.cost[depth] + items.cost[j]
                     count = _note(count, depth + 1, way, columns, cost, unmet if rest else 0.0, worth, out)
@@ -193,7 +197,7 @@ def walk(
             whole = whole and rest == 0
         _put_back(items, j, way)
         way.at[depth] += 1
-    return count, whole
+    return count, whole, work
 
 
 @compiled
@@ -285,7 +289,7 @@ def _no_more(out: Listed, q: int, p: int) -> bool:
     """Whether plan q costs, leaves and draws no more than plan p."""
     if out.cost[q] > out.cost[p] + EVEN or out.unmet[q] > out.unmet[p] + EVEN:
         return False
-    for row in range(out.use.shape[1]):
+    for row in range(out.use.shape[1]):  # noqa: SIM110  compiled code has no generators
         if out.use[q, row] > out.use[p, row]:
             return False
     return True

@@ -29,7 +29,7 @@ ROUNDS, STALLED = 60, 16
 """Steps at most, and without progress."""
 TINY = 1e-7
 """A bound above this is above 0."""
-WINDOW, NONE, WORK = 0.002, 1e3, 2_000_000
+WINDOW, NONE, WORK = 0.002, 1e3, 1_000_000
 """A cheapest plan is looked for up to this share above its bound at first, up to so many times it at last,
 with so many columns tried at most."""
 DEAR, MOST_DEAR = 3.0, 1e4
@@ -55,6 +55,13 @@ class Asked:
     def priced(self, total_price: float) -> Ask:
         """What is asked of each service, where the sum of unmet shares has a price."""
         return self.ask._replace(dear=self.ask.dear + total_price * self.weight)
+
+
+@dataclass
+class Effort:
+    """What is left of the work that a whole solve may take, in columns tried for cheapest plans."""
+
+    left: int = 80_000_000
 
 
 @dataclass(eq=False)
@@ -90,10 +97,11 @@ def free_prices(services: int, rows: int) -> Prices:
 @compiled
 def _cheapest(
     items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, aims: Floats, paper: Table, out: Listed,
-    one: Listed, worth: Floats, found: Ints,
-) -> bool:  # fmt: skip
-    """Each service's cheapest plan, with others that came before it, into its places of `out` (`found` says how
-    many), and its worth; where the walk was cut short, what it cannot be below. Returns whether none was."""
+    one: Listed, worth: Floats, found: Ints, work: int,
+) -> tuple[bool, int]:  # fmt: skip
+    """Each service's cheapest plan, after others that were the cheapest till then, into its places of `out`
+    (`found` says how many), and its worth; where a walk was cut short, what it cannot be below. Returns
+    whether none was, and the work that is left."""
     exact = True
     for s in range(len(worth)):
         found[s], wanted = 0, want(ask, s)
@@ -101,7 +109,9 @@ def _cheapest(
         window = WINDOW * abs(worth[s]) + TINY
         while worth[s] < np.inf:
             most = aims[s] if aims[s] < np.inf else worth[s] + window
-            count, whole = walk(items, s, rows, own[s], right, wanted, most, True, WORK, paper, one)
+            tried = min(work, WORK)
+            count, whole, left = walk(items, s, rows, own[s], right, wanted, most, True, tried, paper, one)
+            work -= tried - left
             exact = exact and whole
             if count:
                 found[s] = count
@@ -117,26 +127,27 @@ def _cheapest(
             if window > NONE * (abs(worth[s]) + 1):
                 worth[s] = np.inf
             window *= 4
-    return exact
+    return exact, work
 
 
 class Pricing:
     """One question over one board; keeps the plans that were found."""
 
-    def __init__(self, board: Board, asked: Asked) -> None:
-        self.board, self.asked = board, asked
+    def __init__(self, board: Board, asked: Asked, effort: Effort) -> None:
+        self.board, self.asked, self._effort = board, asked, effort
         self.services, self.rows = len(asked.weight), len(board.right)
         self.paper = table(len(board))
-        self.pool = _Pool(self.services, self.rows)
+        self.pool = _Pool(self.services)
         self._out, self._one = listed(self.services * KEPT, self.rows), listed(KEPT, self.rows)
 
     def look(self, prices: Prices) -> Prices:
         """The bound at these prices; the cheapest plans go to the pool."""
         ask, own = self.asked.priced(prices.total), prices.own.copy()
         worth, found = np.zeros(self.services), np.zeros(self.services, np.int64)
-        exact = _cheapest(
+        exact, self._effort.left = _cheapest(
             self.board.items, ask, np.append(prices.row, 0.0), own, self.board.right,
             self.pool.least(prices.row, ask.dear), self.paper, self._out, self._one, worth, found,
+            self._effort.left,
         )  # fmt: skip
         self.pool.add(self._out, found)
         bound_ = float(worth.sum()) - prices.base(self.board.right, self.asked.total)
@@ -188,7 +199,7 @@ class Pricing:
 class _Pool:
     """Plans found so far, each once."""
 
-    def __init__(self, services: int, rows: int) -> None:
+    def __init__(self, services: int) -> None:
         self.services = services
         self._seen: set[tuple[int, bytes, float]] = set()
         self.service: list[int] = []
@@ -218,8 +229,8 @@ class _Pool:
         return found
 
     def send(self, master: Master, sent: int, dear: Floats) -> int:
-        """Add those that a master does not have yet, with what they leave unmet at `dear` a share; how many it
-        has now."""
+        """Add those that a master does not have yet, with what they leave unmet at `dear` a share; how many
+        it has now."""
         new = slice(sent, len(self.service))
         if len(self.service) > sent:
             service, unmet = np.array(self.service[new]), np.array(self.unmet[new])

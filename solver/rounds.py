@@ -15,7 +15,7 @@ from solver.choice import Decide, Limits, Plans, choose
 from solver.compiled import compiled
 from solver.knapsacks import GRID, Ask, Items, Table, fill, table, want
 from solver.plans import Listed, bound, listed, needed, walk
-from solver.pricing import Asked, Prices, Pricing
+from solver.pricing import Asked, Effort, Prices, Pricing
 from solver.program import Floats, Ints
 
 NEAR = 0.05
@@ -69,6 +69,7 @@ def reach(
     start: Prices,
     found: Reached | None,
     decide: Decide,
+    effort: Effort,
     mark: Callable[[str], None],
 ) -> Reached:
     """Prices, then windows.
@@ -84,7 +85,7 @@ def reach(
         near = slack <= max(NEAR * max(abs(base), asked.scale), float(np.partition(slack, SMALL)[SMALL]))
     best = found or Reached(None, np.inf, -np.inf, start)
     for _ in range(CHECKS):
-        pricing = Pricing(board.part(near), asked)
+        pricing = Pricing(board.part(near), asked, effort)
         prices = pricing.climb(start)
         mark("prices")
         reached = replace(best, prices=prices, bound=prices.bound, steps=best.steps + prices.steps)
@@ -191,7 +192,9 @@ def contested(plans: Plans, right: Ints) -> tuple[Plans, Ints]:
         if high > low:
             most += plans.use[low:high].max(axis=0)
     rows = np.flatnonzero(most > right)
-    rows = rows[np.argsort(right[rows], kind="stable")]  # what is scarce tells soonest that a plan does not fit
+    rows = rows[
+        np.argsort(right[rows], kind="stable")
+    ]  # what is scarce tells soonest that a plan does not fit
     return plans._replace(use=np.ascontiguousarray(plans.use[:, rows])), right[rows]
 
 
@@ -238,7 +241,8 @@ def _plans(
 ) -> tuple[int, bool]:  # fmt: skip
     wanted = want(ask, s)
     _, rows = bound(items, s, price, own, right, wanted, np.inf, 0, paper)
-    return walk(items, s, rows, own, right, wanted, most, False, WALK, paper, out)
+    count, whole, _ = walk(items, s, rows, own, right, wanted, most, False, WALK, paper, out)
+    return count, whole
 
 
 @compiled

@@ -12,7 +12,7 @@ import numpy as np
 from solver.board import Board
 from solver.choice import Limits, choose
 from solver.knapsacks import EVEN, GRID, ROUNDING, Ask
-from solver.pricing import TINY, Asked, Prices, Pricing, free_prices
+from solver.pricing import TINY, Asked, Effort, Prices, Pricing, free_prices
 from solver.program import Floats, Ints
 from solver.rounds import LOOK, contested, plans_within, tables_at
 
@@ -22,17 +22,17 @@ STEPS = 40
 
 @dataclass(frozen=True, eq=False)
 class Worst:
-    """A plan (columns of `Existing`) and the share that it leaves at most, and what no plan leaves less than."""
+    """A plan (columns of `Existing`), the share that it leaves at most, and what no plan leaves less than."""
 
     plan: Ints
     value: float
     bound: float
 
 
-def least_worst(board: Board, weight: Floats, gap: float) -> Worst:
+def least_worst(board: Board, weight: Floats, gap: float, effort: Effort) -> Worst:
     """Bisect until bound and value are within the gap, or what is left cannot be settled."""
     free = replace(board, items=board.items._replace(cost=np.zeros(len(board))))
-    shares = _Shares(free, weight)
+    shares = _Shares(free, weight, effort)
     low, low_bound = shares.above(free_prices(len(weight), len(board.right)), 0.0), 0.0
     found = Worst(np.zeros(0, np.int64), float(weight.max()), max(0.0, low))
     low, prices = _by_prices(shares, max(0.0, low), found.value, gap)
@@ -73,8 +73,8 @@ def _by_prices(shares: "_Shares", low: float, high: float, gap: float) -> tuple[
 class _Shares:
     """Questions about one share."""
 
-    def __init__(self, board: Board, weight: Floats) -> None:
-        self.board, self.weight = board, weight
+    def __init__(self, board: Board, weight: Floats, effort: Effort) -> None:
+        self.board, self.weight, self.effort = board, weight, effort
 
     def asked(self, share: float) -> Asked:
         """All but the share of each service's demand."""
@@ -84,7 +84,7 @@ class _Shares:
 
     def climb(self, share: float, start: Prices) -> Prices:
         """Prices that rule a share out (a bound above 0), if there are any."""
-        return Pricing(self.board, self.asked(share)).climb(start)
+        return Pricing(self.board, self.asked(share), self.effort).climb(start)
 
     def above(self, prices: Prices, share: float) -> float:
         """The largest share that these prices rule out by the services' tables; -1 if none."""
@@ -100,7 +100,7 @@ class _Shares:
 
     def plan(self, share: float, prices: Prices) -> tuple[Ints | None, bool]:
         """A plan that leaves no more, None if none was found; and whether that is certain."""
-        pricing = Pricing(self.board, self.asked(share))
+        pricing = Pricing(self.board, self.asked(share), self.effort)
         here = pricing.look(prices)
         if here.bound > TINY:
             return None, True

@@ -9,7 +9,7 @@ import pytest
 from solver.board import Board, make_board
 from solver.knapsacks import GRID, Ask, Want, fill, table, want
 from solver.plans import bound, listed, needed, walk
-from solver.pricing import Asked, Prices, Pricing, free_prices
+from solver.pricing import Asked, Effort, Prices, Pricing, free_prices
 from solver.program import Floats, Ints, Special
 from solver.rounds import slacks
 from tests.solver.programs import paper_program, random_program
@@ -68,10 +68,10 @@ def test_plans_of_a_service(seed: int, share: float, spare: float, dear: float) 
         if not len(every.worth):
             continue
         best = float(every.worth.min())
-        count, whole = walk(board.items, s, depth, own, *asked, best + 1.0, True, WORK, paper, one)
+        count, whole, _ = walk(board.items, s, depth, own, *asked, best + 1.0, True, WORK, paper, one)
         assert (count, whole) == (1, True)
         assert one.worth[0] == pytest.approx(best)
-        count, whole = walk(board.items, s, depth, own, *asked, best + 1.0, False, WORK, paper, out)
+        count, whole, _ = walk(board.items, s, depth, own, *asked, best + 1.0, False, WORK, paper, out)
         assert whole
         keep, order = np.zeros(count, np.bool_), np.argsort(out.worth[:count], kind="stable")
         needed(out, order, keep)
@@ -91,7 +91,7 @@ def test_listed_plans_are_what_they_say(seed: int) -> None:
     price = np.random.default_rng(seed).uniform(0, 1, rows)
     asked = (board.right, Want(1.0, 1.0, 4.0, GRID, GRID))
     _, depth = bound(board.items, 0, np.append(price, 0.0), np.zeros(rows + 1), *asked, np.inf, 0, paper)
-    count, _ = walk(board.items, 0, depth, np.zeros(rows + 1), *asked, 8.0, False, WORK, paper, out)
+    count, *_ = walk(board.items, 0, depth, np.zeros(rows + 1), *asked, 8.0, False, WORK, paper, out)
     assert count
     for p in range(count):
         columns = out.columns[p, : out.size[p]]
@@ -127,10 +127,16 @@ def test_prices_bound_every_choice_of_plans(seed: int) -> None:
     least = cheapest_choice(board)
     rng = np.random.default_rng(seed)
     free = free_prices(services, rows)
-    for prices in (free, Prices(rng.uniform(0, 2, rows), 0.0, free.own), Pricing(board, asked).climb(free)):
+    for prices in (
+        free,
+        Prices(rng.uniform(0, 2, rows), 0.0, free.own),
+        Pricing(board, asked, Effort()).climb(free),
+    ):
         base, slack = slacks(board, asked, prices)
         assert base <= min(least.values(), default=np.inf) + 1e-9
-        assert Pricing(board, asked).look(prices).bound <= min(least.values(), default=np.inf) + 1e-9
+        assert (
+            Pricing(board, asked, Effort()).look(prices).bound <= min(least.values(), default=np.inf) + 1e-9
+        )
         for columns, cost in least.items():
             for j in columns:
                 assert base + slack[j] <= cost + 1e-9
