@@ -22,8 +22,8 @@ from solver.coupled import solve_coupled
 from solver.knapsacks import Ask
 from solver.partials import ROUNDING, solved_of, value_of
 from solver.pricing import Asked, Effort, Prices
-from solver.program import Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
-from solver.rounds import Goal, Reached, reach
+from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
+from solver.rounds import Goal, Reached, reach, slacks
 from solver.worst import least_worst
 
 GAP = 0.999e-3
@@ -32,6 +32,8 @@ DEAR = 100.0
 """Unmet demand, over the dearest way to meet it, where the relaxation shall avoid it."""
 SHARE = 1e-6
 """Unmet shares of the relaxation below this are rounding."""
+FEW = 500
+"""Columns for the integer program where plans were too many."""
 HINT = 0.2 * GAP
 """What all stock costs while unmet shares are what counts: so that nothing is wasted on them."""
 
@@ -91,6 +93,7 @@ class _Steps:
         self._relaxed = relaxed
         asked = Asked(Ask(every, none, none), self.program.weight)
         found = self._reach(self.board, asked, Goal(relative=GAP), self._prices(relaxed.row_price), None)
+        found = self._over_columns(asked, found, Ends(0.0, 0.0))
         if found.plan is None:
             return None
         return self._solved(found.plan, [("cost", self._partial(found, "cost"))])
@@ -169,6 +172,21 @@ class _Steps:
             self.board.right.sum()
         )
 
+    def _over_columns(self, asked: Asked, found: Reached, ends: Ends) -> Reached:
+        """Where plans were too many to list: the integer program over the columns of least slack."""
+        goal = Goal(relative=GAP)
+        if found.bound >= goal.target(found.value):
+            return found
+        _, slack = slacks(self.board, asked, found.prices)
+        few = np.unique(self.board.at[np.argsort(slack, kind="stable")[:FEW]])
+        columns = self.board.columns
+        picked = pick(self.program, columns.block[few], columns.row[few])
+        better = self.finish(self.program, picked, "cost", ends, goal.target(found.value))
+        self.mark("integer program over columns")
+        if better is None or not better.value < found.value:
+            return found
+        return replace(found, plan=np.repeat(few, better.counts), value=better.value)
+
     def _reach(self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None) -> Reached:
         reached = reach(board, asked, goal, start, found, self.decide, self._effort, self.mark)
         self.plans, self.steps = reached.plans, self.steps + reached.steps
@@ -193,8 +211,11 @@ class _Steps:
         return Partial(counts, np.zeros(0), value, float(max(0.0, min(bound, value))))
 
     def _solved(self, plan: Ints | None, steps: list[tuple[Step, Partial]]) -> Solved:
-        """Later steps may have bettered what earlier ones reached."""
+        """Later steps may have bettered what earlier ones reached; where all demand is met, only the cost was
+        a question."""
         reached = [(step, self._proved(plan, step, found.bound)) for step, found in steps]
+        if len(steps) > 1 and self._value(plan, "total") == 0.0:
+            reached = reached[-1:]
         solved = solved_of(self.program, self._counts(plan)[0], reached)
         solved = replace(solved, survivors=self.plans, iterations=self.steps)
         if self._relaxed is None:

@@ -127,7 +127,7 @@ def fill(items: Items, s: int, price: Floats, wanted: Want, paper: Table) -> int
     for k in range(rows - 1, -1, -1):
         _once(paper.red[low + k], items.step[low + k], low + k, wanted.need, k, paper)
     for k in range(rows + 1):
-        _leave(paper.least[k], paper.open[k], wanted, paper.steps)
+        leave(paper.least[k], paper.open[k], wanted, paper.steps)
     return int(rows)
 
 
@@ -139,12 +139,19 @@ def _repeat(items: Items, low: int, high: int, need: int, row: int, paper: Table
     fewer and by what is best for the rest. Only columns that nothing betters for what they cover themselves
     are worth trying there: few dozens of a thousand.
     """
-    cheapest, which, least, pick = paper.cheapest, paper.which, paper.least[row], paper.pick[row]
+    cheapest, which = paper.cheapest, paper.which
     cheapest[:], which[:] = np.inf, -1
     for j in range(low, high):
         step = min(items.step[j], need)
         if paper.red[j] < cheapest[step]:
             cheapest[step], which[step] = paper.red[j], j
+    cover(need, row, paper)
+
+
+@compiled
+def cover(need: int, row: int, paper: Table) -> None:
+    """A row of the table from the cheapest column of each step."""
+    cheapest, which, least, pick = paper.cheapest, paper.which, paper.least[row], paper.pick[row]
     single, column = np.inf, -1
     for step in range(need, 0, -1):
         if cheapest[step] < single:
@@ -173,7 +180,7 @@ def _once(red: float, step: int, column: int, need: int, row: int, paper: Table)
 
 
 @compiled
-def _leave(least: Floats, open_: Floats, wanted: Want, queue: Ints) -> None:
+def leave(least: Floats, open_: Floats, wanted: Want, queue: Ints) -> None:
     """open[t] = min over q up to what may be left of least[t - q] + dear q: the least of a sliding window of
     least[t] - dear t, whose candidates stand in a queue, rising."""
     need, dear = wanted.need, wanted.dear / GRID

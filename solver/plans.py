@@ -14,15 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from solver.compiled import compiled
-from solver.knapsacks import EVEN, Flags, Items, Shorts, Table, Want, fill, trace
+from solver.knapsacks import EVEN, Flags, Items, Shorts, Table, Want, cover, fill, leave, trace
 from solver.program import Floats, Ints
 
-DEEP = 40
+WHOLE = 1e-7
+"""What is left of a share below this is rounding (`solver.partials`)."""
+DEEP = 80
 """Instances of a plan at most."""
 OWN_STEPS = 8
 """Steps towards a service's own prices, each time its bound is asked for."""
 TAKING = 10
 """What taking a column is worth in columns that are but looked at."""
+CROWD = 300
+"""Columns that may follow the first one of a plan, from which on it is worth a table of its own."""
 SHORTER, REACH, LEAST = 0.6, 0.02, 1e-3
 """What a step is shortened by that did not help; how far one aims above the best bound where no plan is
 known, and how far at least, as shares of it."""
@@ -148,7 +152,7 @@ class _Way(NamedTuple):
 @compiled
 def walk(
     items: Items, s: int, rows: int, own: Floats, right: Ints, wanted: Want, most: float, cheapest: bool,
-    work: int, paper: Table, out: Listed,
+    work: int, paper: Table, beside: Table, out: Listed,
 ) -> tuple[int, bool, int]:  # fmt: skip
     """List a service's plans worth at most so much; with `cheapest` only the cheapest, after some of those
     that were the cheapest till then.
@@ -165,8 +169,8 @@ def walk(
     held = float((own[:-1] * right).sum())
     columns, after = worthwhile(items, s, wanted.need, most + held, paper)
     way = _way(len(right), wanted.need)
-    count, depth, whole = 0, 0, True
-    if wanted.share <= wanted.spare + EVEN and wanted.dear * wanted.share <= most:
+    count, depth, whole, crowded = 0, 0, True, False
+    if wanted.share <= wanted.spare + WHOLE and wanted.dear * wanted.share <= most:
         count = _note(0, 0, way, columns, 0.0, wanted.share, wanted.dear * wanted.share, out)
         most = wanted.dear * wanted.share - EVEN if cheapest else most
     while depth >= 0:
@@ -176,15 +180,27 @@ def walk(
             continue
         j, work = columns[k], work - 1
         unmet = max(0.0, wanted.share - way.covered[depth] - items.cover[j])
-        rest = 0 if unmet <= EVEN else max(1, way.rest[depth] - items.step[j])
-        if way.paid[depth] + paper.red[j] + paper.open[min(j - items.begin[s] + 1, rows), rest] > most + held:
-            way.at[depth] = after[k]  # the others that cover as much cost more
+        left = way.rest[depth] - items.step[j]
+        rest = 0 if unmet <= WHOLE else max(1, left)
+        stop = wanted.dear * unmet if unmet <= wanted.spare + WHOLE else np.inf
+        on = paper.open[min(j - items.begin[s] + 1, rows), rest]
+        if crowded and depth > 0:
+            on = max(on, beside.open[0, rest])
+        here = way.paid[depth] + paper.red[j]
+        if here + min(on, stop) > most + held:
+            way.at[depth] = after[k] if left > 0 else k + 1  # others that cover as much cost more
             continue
         work -= TAKING
-        if _take(items, j, way, depth, right):
-            if unmet <= wanted.spare + EVEN:
-                owed = way.owed[depth] + _owed(items, j, own)
-                worth = way.paid[depth] + paper.red[j] + wanted.dear * unmet - owed
+        fits = _take(items, j, way, depth, right)
+        if depth == 0:
+            crowded = fits and rest > 0 and len(columns) - k > CROWD
+            if crowded:
+                work -= len(columns) - k + rest
+                _beside(items, columns[k:], right, way.drawn, wanted, rest, paper.red, beside)
+                fits = here + min(beside.open[0, rest], stop) <= most + held
+        if fits:
+            if stop < np.inf:
+                worth = here + stop - way.owed[depth] - _owed(items, j, own)
                 if worth <= most:
                     if count == len(out.size) and not cheapest:
                         return count, False, work
@@ -198,6 +214,38 @@ def walk(
         _put_back(items, j, way)
         way.at[depth] += 1
     return count, whole, work
+
+
+@compiled
+def _beside(
+    items: Items, columns: Ints, right: Ints, drawn: Ints, wanted: Want, rest: int, red: Floats, paper: Table
+) -> None:
+    """A table of one row, for so many steps, of those columns that fit beside what is drawn already.
+
+    Where many columns could follow the first one of a plan, most of what the service's own table promises
+    them breaks the stock together with it.
+    """
+    cheapest, which = paper.cheapest, paper.which
+    cheapest[: rest + 1], which[: rest + 1] = np.inf, -1
+    for j in columns:
+        step = min(items.step[j], rest)
+        if red[j] < cheapest[step] and _fit(items, j, right, drawn):
+            cheapest[step], which[step] = red[j], j
+    cover(rest, 0, paper)
+    left = Want(wanted.share, wanted.spare, wanted.dear, rest, min(rest, wanted.left))
+    leave(paper.least[0], paper.open[0], left, paper.steps)
+
+
+@compiled
+def _fit(items: Items, j: int, right: Ints, drawn: Ints) -> bool:
+    """Whether one more instance of a column does, where equal nodes stand side by side."""
+    run, before = 0, -1
+    for use in items.use[j]:
+        run = run + 1 if use == before else 1
+        before = use
+        if use < len(right) and drawn[use] + run > right[use]:
+            return False
+    return True
 
 
 @compiled

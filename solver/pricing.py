@@ -22,14 +22,14 @@ from solver.program import Floats, Ints
 KEPT = 8
 """Plans of a service that a look at prices may find."""
 PULL = 0.6
-"""Share of the best prices in those that are tried."""
+"""Share of the best prices in those that are tried; more after a try that taught nothing."""
 CLOSE = 2e-4
 """The bound is good enough within this share of the master's value."""
-ROUNDS, STALLED = 60, 16
+ROUNDS, STALLED = 60, 24
 """Steps at most, and without progress."""
 TINY = 1e-7
 """A bound above this is above 0."""
-WINDOW, NONE, WORK = 0.002, 1e3, 1_000_000
+WINDOW, NONE, WORK = 0.002, 1e3, 4_000_000
 """A cheapest plan is looked for up to this share above its bound at first, up to so many times it at last,
 with so many columns tried at most."""
 DEAR, MOST_DEAR = 3.0, 1e4
@@ -59,9 +59,12 @@ class Asked:
 
 @dataclass
 class Effort:
-    """What is left of the work that a whole solve may take, in columns tried for cheapest plans."""
+    """What is left of the work that a whole solve may take, in columns tried."""
 
-    left: int = 80_000_000
+    prices: int = 120_000_000
+    """For cheapest plans."""
+    lists: int = 60_000_000
+    """To list all that are cheap enough."""
 
 
 @dataclass(eq=False)
@@ -96,8 +99,8 @@ def free_prices(services: int, rows: int) -> Prices:
 
 @compiled
 def _cheapest(
-    items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, aims: Floats, paper: Table, out: Listed,
-    one: Listed, worth: Floats, found: Ints, work: int,
+    items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, aims: Floats, paper: Table, beside: Table,
+    out: Listed, one: Listed, worth: Floats, found: Ints, work: int,
 ) -> tuple[bool, int]:  # fmt: skip
     """Each service's cheapest plan, after others that were the cheapest till then, into its places of `out`
     (`found` says how many), and its worth; where a walk was cut short, what it cannot be below. Returns
@@ -110,7 +113,9 @@ def _cheapest(
         while worth[s] < np.inf:
             most = aims[s] if aims[s] < np.inf else worth[s] + window
             tried = min(work, WORK)
-            count, whole, left = walk(items, s, rows, own[s], right, wanted, most, True, tried, paper, one)
+            count, whole, left = walk(
+                items, s, rows, own[s], right, wanted, most, True, tried, paper, beside, one
+            )
             work -= tried - left
             exact = exact and whole
             if count:
@@ -134,9 +139,9 @@ class Pricing:
     """One question over one board; keeps the plans that were found."""
 
     def __init__(self, board: Board, asked: Asked, effort: Effort) -> None:
-        self.board, self.asked, self._effort = board, asked, effort
+        self.board, self.asked, self.effort = board, asked, effort
         self.services, self.rows = len(asked.weight), len(board.right)
-        self.paper = table(len(board))
+        self.paper, self.beside = table(len(board)), table(0)
         self.pool = _Pool(self.services)
         self._out, self._one = listed(self.services * KEPT, self.rows), listed(KEPT, self.rows)
 
@@ -144,10 +149,10 @@ class Pricing:
         """The bound at these prices; the cheapest plans go to the pool."""
         ask, own = self.asked.priced(prices.total), prices.own.copy()
         worth, found = np.zeros(self.services), np.zeros(self.services, np.int64)
-        exact, self._effort.left = _cheapest(
+        exact, self.effort.prices = _cheapest(
             self.board.items, ask, np.append(prices.row, 0.0), own, self.board.right,
-            self.pool.least(prices.row, ask.dear), self.paper, self._out, self._one, worth, found,
-            self._effort.left,
+            self.pool.least(prices.row, ask.dear), self.paper, self.beside, self._out, self._one, worth,
+            found, self.effort.prices,
         )  # fmt: skip
         self.pool.add(self._out, found)
         bound_ = float(worth.sum()) - prices.base(self.board.right, self.asked.total)
@@ -161,7 +166,7 @@ class Pricing:
         size = max(abs(best.bound) if np.isfinite(best.bound) else 0.0, self.asked.scale)
         big = np.full(self.services, 1.0 if self.asked.feasible else DEAR * size)
         master = Master(self.board.right, self.asked.weight, self.asked.total, big)
-        sent, steps, since, mark = 0, 1, 0, best.bound
+        sent, steps, since, mark, pull = 0, 1, 0, best.bound, PULL
         while steps < ROUNDS and since < STALLED:
             sent = self.pool.send(master, sent, self.asked.ask.dear)
             master.solve()
@@ -171,16 +176,19 @@ class Pricing:
                 if master.lacks.max() <= LACKS or master.dearer() > MOST_DEAR * size:
                     break
                 continue  # it does without a service for less than that is worth
-            pull = PULL if np.isfinite(best.bound) else 0.0
+            there = pull if np.isfinite(best.bound) else 0.0
             tried = self.look(
                 Prices(
-                    pull * best.row + (1 - pull) * master.price,
-                    pull * best.total + (1 - pull) * master.total_price,
+                    there * best.row + (1 - there) * master.price,
+                    there * best.total + (1 - there) * master.total_price,
                     best.own,
                 )
             )
             steps += 1
-            if tried.bound > best.bound or not np.isfinite(best.bound):
+            # Walks that are cut short may teach nothing, but nearer to the best prices they are shorter.
+            better = tried.bound > best.bound or not np.isfinite(best.bound)
+            pull = PULL if better or len(self.pool.service) > sent else (1 + pull) / 2
+            if better:
                 best = tried
             since += not self.asked.feasible
             if not np.isfinite(mark) or best.bound > mark + CLOSE * abs(mark):

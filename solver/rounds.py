@@ -27,13 +27,13 @@ FIRST, SOON = 0.003, 4.0
 WIDER, MANY, SLOWLY = 1.8, 800, 1.25
 """By how much the next is wider at most, and from so many listed plans on."""
 WINDOWS = 16
-PLANS = 20_000
+PLANS = 8_000
 """Plans of a service in a window at most."""
 REACH, FEW = 4.0, 5_000
 """How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
 program takes at most."""
-WALK, LOOK, TRY = 20_000_000, 400_000, 40_000
-"""Columns tried to list a service's plans, and places looked at to choose among all: the work limits."""
+LOOK, TRY = 400_000, 40_000
+"""Places looked at to choose among all plans, and for a first choice: the work limits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,9 +205,10 @@ def plans_within(pricing: Pricing, prices: Prices, window: float) -> tuple[Plans
     parts, columns, begin, whole = [], [], [0], True
     for s in range(pricing.services):
         most = prices.worth[s] + window
-        count, all_ = _plans(
-            board.items, ask, s, price, prices.own[s].copy(), board.right, most, pricing.paper, out
-        )
+        count, all_, pricing.effort.lists = _plans(
+            board.items, ask, s, price, prices.own[s].copy(), board.right, most, pricing.effort.lists,
+            pricing.paper, pricing.beside, out,
+        )  # fmt: skip
         whole = whole and all_
         order = np.argsort(out.worth[:count], kind="stable")
         keep = np.zeros(count, np.bool_)
@@ -236,13 +237,12 @@ def tables_at(board: Board, prices: Prices) -> Floats:
 
 @compiled
 def _plans(
-    items: Items, ask: Ask, s: int, price: Floats, own: Floats, right: Ints, most: float, paper: Table,
-    out: Listed,
-) -> tuple[int, bool]:  # fmt: skip
+    items: Items, ask: Ask, s: int, price: Floats, own: Floats, right: Ints, most: float, work: int,
+    paper: Table, beside: Table, out: Listed,
+) -> tuple[int, bool, int]:  # fmt: skip
     wanted = want(ask, s)
     _, rows = bound(items, s, price, own, right, wanted, np.inf, 0, paper)
-    count, whole, _ = walk(items, s, rows, own, right, wanted, most, False, WALK, paper, out)
-    return count, whole
+    return walk(items, s, rows, own, right, wanted, most, False, work, paper, beside, out)
 
 
 @compiled

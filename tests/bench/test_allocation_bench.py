@@ -12,6 +12,7 @@ times what the issue asks; the printed figures are what counts. Rows are Markdow
 import os
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,14 @@ from tests.bench.plain_program import UNMET_USD
 
 pytestmark = pytest.mark.bench
 
-SEEDS: dict[Scale, range] = {"full": range(12), "scarce": range(4), "x0.3": range(4), "x0.15": range(4)}
-"""Half of the snapshots are scarce, and of a third of those no plan can meet the demand; each is planned
-fresh and again when its plan runs: 48 in all."""
+SEEDS: dict[Scale, Sequence[int]] = {
+    "full": range(12),
+    "scarce": range(4),
+    "x0.3": range(4),
+    "x0.15": (0, 1, 2, 4),
+}
+"""Half of the snapshots are scarce, and of a third of those no plan can meet the demand (of the extended set-up's
+seed 3 at x 0.15 one can); each is planned fresh and again when its plan runs: 48 in all."""
 GAP = 1e-3
 MEDIAN_S = {"core": 0.05, "extended": 0.3}
 WORST_S = {"core": 2.0, "extended": 2.0}

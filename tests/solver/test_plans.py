@@ -68,10 +68,14 @@ def test_plans_of_a_service(seed: int, share: float, spare: float, dear: float) 
         if not len(every.worth):
             continue
         best = float(every.worth.min())
-        count, whole, _ = walk(board.items, s, depth, own, *asked, best + 1.0, True, WORK, paper, one)
+        count, whole, _ = walk(
+            board.items, s, depth, own, *asked, best + 1.0, True, WORK, paper, table(len(board)), one
+        )
         assert (count, whole) == (1, True)
         assert one.worth[0] == pytest.approx(best)
-        count, whole, _ = walk(board.items, s, depth, own, *asked, best + 1.0, False, WORK, paper, out)
+        count, whole, _ = walk(
+            board.items, s, depth, own, *asked, best + 1.0, False, WORK, paper, table(len(board)), out
+        )
         assert whole
         keep, order = np.zeros(count, np.bool_), np.argsort(out.worth[:count], kind="stable")
         needed(out, order, keep)
@@ -91,7 +95,9 @@ def test_listed_plans_are_what_they_say(seed: int) -> None:
     price = np.random.default_rng(seed).uniform(0, 1, rows)
     asked = (board.right, Want(1.0, 1.0, 4.0, GRID, GRID))
     _, depth = bound(board.items, 0, np.append(price, 0.0), np.zeros(rows + 1), *asked, np.inf, 0, paper)
-    count, *_ = walk(board.items, 0, depth, np.zeros(rows + 1), *asked, 8.0, False, WORK, paper, out)
+    count, *_ = walk(
+        board.items, 0, depth, np.zeros(rows + 1), *asked, 8.0, False, WORK, paper, table(len(board)), out
+    )
     assert count
     for p in range(count):
         columns = out.columns[p, : out.size[p]]
