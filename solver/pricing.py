@@ -19,8 +19,10 @@ from solver.master import Master
 from solver.plans import OWN_STEPS, Listed, bound, listed, walk
 from solver.program import Floats, Ints
 
-KEPT = 8
+KEPT = 40
 """Plans of a service that a look at prices may find."""
+SEED, SEEDING = 0.005, 200_000
+"""How far above the cheapest the first plans may be, as a share of the bound; and columns tried for them."""
 PULL = 0.6
 """Share of the best prices in those that are tried; more after a try that taught nothing."""
 CLOSE = 2e-4
@@ -135,6 +137,23 @@ def _cheapest(
     return exact, work
 
 
+@compiled
+def _near(
+    items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, most: Floats, paper: Table,
+    beside: Table, out: Listed, one: Listed, found: Ints,
+) -> None:  # fmt: skip
+    """Some of each service's plans worth at most so much, into its places of `out`."""
+    for s in range(len(found)):
+        wanted = want(ask, s)
+        _, rows = bound(items, s, price, own[s], right, wanted, np.inf, 0, paper)
+        count, _, _ = walk(items, s, rows, own[s], right, wanted, most[s], False, SEEDING, paper, beside, one)
+        found[s] = count
+        places = slice(s * KEPT, s * KEPT + count)
+        out.use[places], out.columns[places] = one.use[:count], one.columns[:count]
+        out.cost[places], out.unmet[places] = one.cost[:count], one.unmet[:count]
+        out.size[places] = one.size[:count]
+
+
 class Pricing:
     """One question over one board; keeps the plans that were found."""
 
@@ -163,6 +182,8 @@ class Pricing:
         best = self.look(start)
         if self._settled(best):
             return best
+        if not self.asked.feasible:
+            self._seed(best)
         size = max(abs(best.bound) if np.isfinite(best.bound) else 0.0, self.asked.scale)
         big = np.full(self.services, 1.0 if self.asked.feasible else DEAR * size)
         master = Master(self.board.right, self.asked.weight, self.asked.total, big)
@@ -198,6 +219,18 @@ class Pricing:
         best.value, best.steps = master.value, steps
         best.lacks = bool(master.lacks.max() > LACKS)
         return best
+
+    def _seed(self, prices: Prices) -> None:
+        """Some plans that are nearly the cheapest at the first prices: with the cheapest alone, the master's
+        first proposals are far off."""
+        ask, price = self.asked.priced(prices.total), np.append(prices.row, 0.0)
+        found = np.zeros(self.services, np.int64)
+        window = SEED * abs(prices.bound) if np.isfinite(prices.bound) else 0.0
+        _near(
+            self.board.items, ask, price, prices.own.copy(), self.board.right, prices.worth + window, self.paper,
+            self.beside, self._out, self._one, found,
+        )  # fmt: skip
+        self.pool.add(self._out, found)
 
     def _settled(self, prices: Prices) -> bool:
         """Some service can have no plan, or the bound says that not all can."""
