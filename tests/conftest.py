@@ -10,6 +10,7 @@
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -25,6 +26,14 @@ from agents.broker import DEFAULT_CACHE, DEFAULT_IMAGE, Broker, BrokerUnavailabl
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("coral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("coral")
+
+
+def pytest_configure() -> None:
+    """What `nohup` or a shell's `&` has us ignore, our children would ignore too, and they are told to end by
+    it. What is handled, be it by doing nothing, is theirs to handle anew."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="session", autouse=True)
