@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from schemas.faults import FileError
+from schemas.faults import FileError, causes
 from schemas.marked import Marked
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -32,7 +32,6 @@ def load_yaml(model: type[Model], path: Path) -> Model:
     try:
         return model.model_validate_json(plain)
     except ValidationError as error:
-        wrong = [e for e in error.errors() if not (e["type"] == "too_short" and e["input"])]
-        lines = sorted({marked.place(item["loc"]).line for item in wrong})
+        lines = sorted({marked.place(item["loc"]).line for item in causes(error)})
         error.add_note(f"{path}:{','.join(map(str, lines))}")
         raise

@@ -18,7 +18,7 @@ from rich.console import Console
 from agents.admin import create_topics
 from agents.broker import BrokerUnavailable, start_broker
 from agents.kafka_probe import free_ports
-from agents.lifespan import ending
+from agents.lifespan import ending, on_signals
 from schemas import topics
 from schemas.settings import Settings, load_settings
 from schemas.yamlfile import load_yaml
@@ -156,9 +156,7 @@ class Demo:
 
     async def _watch(self, seconds: float | None) -> None:
         """Follow the log until the time is over or somebody asks to stop."""
-        stop = asyncio.Event()
-        for number in ending():
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        stop, _ = on_signals()
         following = asyncio.create_task(self._follow())
         began = time.monotonic()
         with View(self._console) as view:
