@@ -93,7 +93,8 @@ class _Steps:
         self._relaxed = relaxed
         asked = Asked(Ask(every, none, none), self.program.weight)
         found = self._reach(self.board, asked, Goal(relative=GAP), self._prices(relaxed.row_price), None)
-        found = self._over_columns(asked, found, Ends(0.0, 0.0))
+        if found.plan is None:
+            found = self._over_columns(asked, found, Ends(0.0, 0.0))
         if found.plan is None:
             return None
         return self._solved(found.plan, [("cost", self._partial(found, "cost"))])
@@ -174,16 +175,13 @@ class _Steps:
 
     def _over_columns(self, asked: Asked, found: Reached, ends: Ends) -> Reached:
         """Where plans were too many to list: the integer program over the columns of least slack."""
-        goal = Goal(relative=GAP)
-        if found.bound >= goal.target(found.value):
-            return found
         _, slack = slacks(self.board, asked, found.prices)
         few = np.unique(self.board.at[np.argsort(slack, kind="stable")[:FEW]])
         columns = self.board.columns
         picked = pick(self.program, columns.block[few], columns.row[few])
-        better = self.finish(self.program, picked, "cost", ends, goal.target(found.value))
+        better = self.finish(self.program, picked, "cost", ends, np.inf, node_limit=int(__import__("os").environ.get("NL","50")))
         self.mark("integer program over columns")
-        if better is None or not better.value < found.value:
+        if better is None or not np.isfinite(better.value):
             return found
         return replace(found, plan=np.repeat(few, better.counts), value=better.value)
 

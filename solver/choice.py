@@ -56,8 +56,8 @@ class Limits(NamedTuple):
     """by so much."""
     first: bool = False
     """Whether the first choice will do."""
-    work: int = 400_000
-    """Places to look at, at most."""
+    work: int = 10_000_000
+    """Plans to look at, at most."""
 
 
 class _Branch(NamedTuple):
@@ -95,22 +95,21 @@ def choose(
     """
     last, best, room, work = len(chosen) - 1, np.inf, cutoff - bound, limits.work
     branch = _start(right, len(chosen))
-    _turn(plans, branch, 0, room)
+    work -= _turn(plans, branch, 0, room)
     depth = 0
     while depth >= 0 and work > 0:
-        service = branch.order[depth]
-        plan = _next_plan(plans, branch, depth, limits.total, room) if service >= 0 else -1
+        plan, looked = _next_plan(plans, branch, depth, limits.total, room)
+        work -= looked
         if plan < 0:
             depth = _back(plans, branch, depth)
             continue
         objective = branch.spent[depth] + plans.objective[plan]
         if depth < last:
-            work -= 1
             depth = _descend(plans, branch, depth, plan, objective)
-            _turn(plans, branch, depth, room)
+            work -= _turn(plans, branch, depth, room)
         elif objective < best and objective < room + bound:
             best, chosen[:] = objective, branch.here
-            chosen[service] = plan
+            chosen[branch.order[depth]] = plan
             room = min(room, best - bound - max(limits.relative * abs(best), limits.absolute))
             if limits.first:
                 return best, work
@@ -124,9 +123,10 @@ def _start(right: Ints, services: int) -> _Branch:
 
 
 @compiled
-def _turn(plans: Plans, branch: _Branch, depth: int, room: float) -> None:
-    """Whose turn it is: the service that loses most by its second best plan of those that fit."""
-    budget = room - branch.paid[depth]
+def _turn(plans: Plans, branch: _Branch, depth: int, room: float) -> int:
+    """Whose turn it is: the service that loses most by its second best plan of those that fit. Returns how
+    many plans were looked at."""
+    budget, looked = room - branch.paid[depth], 0
     total, worst, needs = 0.0, -1.0, 0.0
     branch.order[depth] = -1
     for s in range(len(branch.here)):
@@ -134,6 +134,7 @@ def _turn(plans: Plans, branch: _Branch, depth: int, room: float) -> None:
             continue
         least, second = np.inf, budget
         for p in range(plans.begin[s], plans.begin[s + 1]):
+            looked += 1
             if total + plans.slack[p] >= budget:
                 break
             if _fits(plans, p, branch.left):
@@ -143,25 +144,29 @@ def _turn(plans: Plans, branch: _Branch, depth: int, room: float) -> None:
                 least = plans.slack[p]
         if least == np.inf:
             branch.order[depth] = -1
-            return
+            return looked
         total += least
         if second - least > worst:
             worst, needs, branch.order[depth] = second - least, least, s
     branch.others[depth] = total - needs
     branch.at[depth] = plans.begin[branch.order[depth]]
+    return looked
 
 
 @compiled
-def _next_plan(plans: Plans, branch: _Branch, depth: int, total: float, room: float) -> int:
-    """The next plan that fits and leaves room for the others; -1 if there is none."""
-    end = plans.begin[branch.order[depth] + 1]
-    for p in range(branch.at[depth], end):
+def _next_plan(plans: Plans, branch: _Branch, depth: int, total: float, room: float) -> tuple[int, int]:
+    """The next plan that fits and leaves room for the others, -1 if there is none; and how many were looked
+    at."""
+    if branch.order[depth] < 0:
+        return -1, 1
+    begin, end = branch.at[depth], plans.begin[branch.order[depth] + 1]
+    for p in range(begin, end):
         if branch.paid[depth] + plans.slack[p] + branch.others[depth] >= room:
-            return -1
+            return -1, p + 1 - begin
         if branch.unmet[depth] + plans.unmet[p] <= total and _fits(plans, p, branch.left):
             branch.at[depth] = p + 1
-            return p
-    return -1
+            return p, p + 1 - begin
+    return -1, 1 + end - begin
 
 
 @compiled

@@ -25,12 +25,15 @@ SEED, SEEDING = 0.005, 200_000
 """How far above the cheapest the first plans may be, as a share of the bound; and columns tried for them."""
 PULL = 0.6
 """Share of the best prices in those that are tried; more after a try that taught nothing."""
-CLOSE = 2e-4
+CLOSE = 5e-4
 """The bound is good enough within this share of the master's value."""
+ROUGH = 0.05
+"""The same, while the master does without a service for less than that is worth."""
 ROUNDS, STALLED = 60, 24
 """Steps at most, and without progress."""
 TINY = 1e-7
 """A bound above this is above 0."""
+FIRST_WORK, MORE_STEPS = 200_000, 40
 WINDOW, NONE, WORK = 0.002, 1e3, 4_000_000
 """A cheapest plan is looked for up to this share above its bound at first, up to so many times it at last,
 with so many columns tried at most."""
@@ -111,14 +114,18 @@ def _cheapest(
     for s in range(len(worth)):
         found[s], wanted = 0, want(ask, s)
         worth[s], rows = bound(items, s, price, own[s], right, wanted, aims[s], OWN_STEPS, paper)
-        window = WINDOW * abs(worth[s]) + TINY
+        window, limit = WINDOW * abs(worth[s]) + TINY, FIRST_WORK
         while worth[s] < np.inf:
             most = aims[s] if aims[s] < np.inf else worth[s] + window
-            tried = min(work, WORK)
+            tried = min(work, limit)
             count, whole, left = walk(
                 items, s, rows, own[s], right, wanted, most, True, tried, paper, beside, one
             )
             work -= tried - left
+            if not whole and count == 0 and limit < WORK:
+                found_, rows = bound(items, s, price, own[s], right, wanted, aims[s], MORE_STEPS, paper)
+                worth[s], limit = max(worth[s], found_), WORK
+                continue
             exact = exact and whole
             if count:
                 found[s] = count
@@ -193,8 +200,9 @@ class Pricing:
             master.solve()
             if self.asked.feasible and (master.value <= TINY or best.bound > TINY):
                 break
-            if master.value - best.bound <= CLOSE * abs(master.value) + 1e-9:
-                if master.lacks.max() <= LACKS or master.dearer() > MOST_DEAR * size:
+            lacks = master.lacks.max() > LACKS
+            if master.value - best.bound <= (ROUGH if lacks else CLOSE) * abs(master.value) + 1e-9:
+                if not lacks or master.dearer() > MOST_DEAR * size:
                     break
                 continue  # it does without a service for less than that is worth
             there = pull if np.isfinite(best.bound) else 0.0
@@ -208,7 +216,8 @@ class Pricing:
             steps += 1
             # Walks that are cut short may teach nothing, but nearer to the best prices they are shorter.
             better = tried.bound > best.bound or not np.isfinite(best.bound)
-            pull = PULL if better or len(self.pool.service) > sent else (1 + pull) / 2
+            taught = better or len(self.pool.service) > sent
+            pull = 1 - min(1 - PULL, 2 * (1 - pull)) if taught else 1 - (1 - pull) / 4
             if better:
                 best = tried
             since += not self.asked.feasible

@@ -13,6 +13,7 @@ import numpy as np
 from solver.board import Board
 from solver.choice import Decide, Limits, Plans, choose
 from solver.compiled import compiled
+from solver.cuts import Tighter, fewest, tighten
 from solver.knapsacks import GRID, Ask, Items, Table, fill, table, want
 from solver.plans import Listed, bound, listed, needed, walk
 from solver.pricing import Asked, Effort, Prices, Pricing
@@ -26,14 +27,18 @@ FIRST, SOON = 0.003, 4.0
 """The first window as a share of the bound, and how much wider it may be where that would be the last."""
 WIDER, MANY, SLOWLY = 1.8, 800, 1.25
 """By how much the next is wider at most, and from so many listed plans on."""
+WIDEST = 0.1
+"""A window as a share of the bound, at most, where there is no choice yet."""
 WINDOWS = 16
-PLANS = 8_000
-"""Plans of a service in a window at most."""
-REACH, FEW = 4.0, 5_000
+PLANS, NARROWER = 8_000, 3
+"""Plans of a service in a window at most, and how often a window is halved that has more."""
+LAST = True
+REACH, FEW = 4.0, 3_000
 """How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
 program takes at most."""
-LOOK, TRY = 400_000, 40_000
-"""Places looked at to choose among all plans, and for a first choice: the work limits."""
+LOOK, TRY = 12_000_000, 1_000_000
+"""Plans looked at to choose among all, and for a first choice: the work limits."""
+
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +89,12 @@ def reach(
     if len(board) > SMALL and np.isfinite(base):
         near = slack <= max(NEAR * max(abs(base), asked.scale), float(np.partition(slack, SMALL)[SMALL]))
     best = found or Reached(None, np.inf, -np.inf, start)
-    for _ in range(CHECKS):
+    for again in range(CHECKS):
         pricing = Pricing(board.part(near), asked, effort)
         prices = pricing.climb(start)
         mark("prices")
         reached = replace(best, prices=prices, bound=prices.bound, steps=best.steps + prices.steps)
-        reached = _windows(pricing, goal, reached, prices, decide, mark)
+        reached = _windows(pricing, goal, reached, decide, mark, at_once=again > 0)
         base, slack = slacks(board, asked, prices)
         least = float((base + slack[~near]).min(initial=np.inf))
         best = replace(reached, bound=max(best.bound, min(reached.bound, least)))
@@ -111,30 +116,30 @@ def slacks(board: Board, asked: Asked, prices: Prices) -> tuple[float, Floats]:
 
 
 def _windows(
-    pricing: Pricing, goal: Goal, best: Reached, prices: Prices, decide: Decide, mark: Callable[[str], None]
+    pricing: Pricing, goal: Goal, best: Reached, decide: Decide, mark: Callable[[str], None], at_once: bool
 ) -> Reached:
-    low = prices.bound
+    """`at_once`: the last window first, if there is a choice already."""
+    prices, low = best.prices, best.prices.bound
     window = max(FIRST * abs(low), 2 * goal.absolute, 1e-9)
-    if goal.target(best.value) - low <= SOON * window:
-        window = goal.target(best.value) - low
+    if at_once or goal.target(best.value) - low <= SOON * window:
+        window = max(window, min(goal.target(best.value) - low, WIDEST * abs(low)))
+    narrowed = 0
     for _ in range(WINDOWS):
         target = goal.target(best.value)
-        if low >= target:
-            return replace(best, bound=max(best.bound, min(low, target)))
+        if best.bound >= target:
+            break
         window = min(window, target - low)
         plans, columns, whole = plans_within(pricing, prices, window)
         mark("plans")
-        question = _Question(pricing, plans, prices.bound, goal, columns)
-        best, proven = question.answer(best, low + window, decide, mark)
-        if not whole:
-            return best
-        target = goal.target(best.value)
-        if proven:
-            best = replace(best, bound=max(best.bound, min(low + window, target)))
-            if low + window >= target:
-                return best
-        elif np.isfinite(best.value):
-            return best
+        if not whole and narrowed < NARROWER:
+            window, narrowed = window / 2, narrowed + 1
+            continue
+        question = _Question(pricing, plans, prices.bound, goal, columns, mark)
+        best, proven = question.answer(best, low + window, decide)
+        edge = low + window if whole else low
+        best = replace(best, bound=max(best.bound, min(proven, edge, goal.target(best.value))))
+        if narrowed or (proven < edge and np.isfinite(best.value)):
+            break
         window *= WIDER if len(plans.slack) < MANY else SLOWLY
     return best
 
@@ -148,37 +153,54 @@ class _Question:
     bound: float
     goal: Goal
     columns: list[Ints]
+    mark: Callable[[str], None]
 
-    def answer(
-        self, best: Reached, edge: float, decide: Decide, mark: Callable[[str], None]
-    ) -> tuple[Reached, bool]:
-        """The best choice, if it is better than what is there; and whether there is none below the edge of
-        what is listed and below target."""
+    def answer(self, best: Reached, edge: float, decide: Decide) -> tuple[Reached, float]:
+        """The best choice, if it is better than what is there; and what no choice among these plans is below,
+        up to the edge."""
         best = replace(best, plans=len(self.plans.slack))
-        best, left = self._search(best, min(self.goal.target(best.value), edge), LOOK)
-        if left and not np.isfinite(best.value):
-            best, _ = self._search(best, edge + REACH * (edge - self.bound), TRY)
-        mark("choice")
+        total = self.pricing.asked.total
+        plans, right = contested(self.plans, self.pricing.board.right)
+        every = Tighter(plans, self.bound, np.arange(len(plans.slack)))
+        best, left = self._search(best, every, right, edge, TRY)
+        self.mark("choice")
         if left:
-            return best, True
-        if len(self.plans.slack) > FEW:
-            return best, False
-        right, total = self.pricing.board.right, self.pricing.asked.total
-        found = decide(self.plans, right, total, min(self.goal.target(best.value), 2 * edge - self.bound))
-        mark("integer program")
+            return self._beyond(best, every, right, edge, decide), edge
+        tight = tighten(plans, right, total, min(self.goal.target(best.value), edge))
+        self.mark("cuts")
+        best, left = self._search(best, tight, right, edge, LOOK)
+        self.mark("choice")
+        if left:
+            return best, edge
+        few, least = fewest(tight, FEW)
+        found = decide(few.plans, right, total, min(self.goal.target(best.value), 2 * edge - self.bound))
+        self.mark("integer program")
         if found.value < best.value:
-            best = self._taken(best, found.chosen, found.value)
-        return best, found.bound >= min(edge, self.goal.target(best.value)) - 1e-9
+            best = self._taken(best, few.at[found.chosen], found.value)
+        return best, max(tight.bound, min(least, found.bound))
 
-    def _search(self, best: Reached, cutoff: float, work: int) -> tuple[Reached, int]:
+    def _beyond(self, best: Reached, every: Tighter, right: Ints, edge: float, decide: Decide) -> Reached:
+        """With a first choice, where there is none yet."""
+        if not np.isfinite(best.value):
+            best, left = self._search(best, every, right, edge + REACH * (edge - self.bound), TRY)
+            self.mark("choice")
+            if not left and not np.isfinite(best.value) and LAST:
+                few, _ = fewest(every, FEW)
+                found = decide(few.plans, right, self.pricing.asked.total, np.inf)
+                self.mark("integer program")
+                if np.isfinite(found.value):
+                    best = self._taken(best, few.at[found.chosen], found.value)
+        return best
+
+    def _search(
+        self, best: Reached, among: Tighter, right: Ints, edge: float, work: int
+    ) -> tuple[Reached, int]:
+        """The best choice below edge and target, and how much of the work is left."""
         chosen = np.full(self.pricing.services, -1, np.int64)
-        limits = Limits(
-            self.pricing.asked.total, self.goal.relative, self.goal.absolute, first=False, work=work
-        )
-        value, left = choose(
-            *contested(self.plans, self.pricing.board.right), self.bound, cutoff, limits, chosen
-        )
-        return (self._taken(best, chosen, value) if value < best.value else best), left
+        goal, cutoff = self.goal, min(self.goal.target(best.value), edge)
+        limits = Limits(self.pricing.asked.total, goal.relative, goal.absolute, first=False, work=work)
+        value, left = choose(among.plans, right, among.bound, cutoff, limits, chosen)
+        return (self._taken(best, among.at[chosen], value) if value < best.value else best), max(0, left)
 
     def _taken(self, best: Reached, chosen: Ints, value: float) -> Reached:
         picked = np.concatenate([self.columns[p] for p in chosen.tolist()])
