@@ -22,7 +22,7 @@ from solver.answers import RELATIVE_GAP, make_answer
 from solver.candidates import Templates
 from solver.choice import Chosen, Plans
 from solver.columns import ProblemError, make_question
-from solver.keeping import kept_plan
+from solver.keeping import kept_plan, running_plan
 from solver.partials import ROUNDING, nothing, solved_of, value_of
 from solver.program import (
     Ends,
@@ -54,11 +54,19 @@ class NoAnswerError(RuntimeError):
     """There is no plan within the limits, or none was found: what runs had better stay."""
 
 
-def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | None = None) -> Answer:
+def solve(
+    problem: Problem,
+    library: Templates,
+    *,
+    clock: Callable[[], float] | None = None,
+    better: Callable[[Answer], None] | None = None,
+) -> Answer:
     """Answer a problem; too little stock or no fitting template is an answer with `unmet`, never an error.
 
     Args:
         clock: seconds, for `Answer.seconds`; without one that is 0 and the caller fills it.
+        better: is told of plans on the way, each as good as those before or better: first what runs, trimmed
+            to today's stock. The search takes no notice of it.
 
     Raises:
         ProblemError: the problem names another library, or contradicts itself.
@@ -67,6 +75,8 @@ def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | 
     """
     start = clock() if clock else 0.0
     question = make_question(problem, library)
+    if better and question.program.specials and (running := running_plan(question, finish)):
+        better(make_answer(question, running, kept=True))
     solved = _search(question.program, clock)
     kept = kept_plan(question, solved, finish)
     if not (kept or solved).proofs:

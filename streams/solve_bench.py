@@ -16,7 +16,7 @@ from solver.methods import method
 from solver.profiles import load_profile
 from solver.setups import Scope, configuration_of
 from streams.library_cache import cached_library
-from streams.solve_worker import Bench
+from streams.solve_worker import Bench, Better
 
 N_MAX, MIXED_MAX = 4, 4
 """Most nodes of a template, of one configuration or two. Of all that is sold the sweep finds these in 4 s of
@@ -55,8 +55,8 @@ def open_bench(
     library = cached_library(figures, scope, Path(cache))
     solve = method(METHOD)
 
-    def answer(problem: Problem) -> Answer:
-        return solve(problem, library, clock=time.perf_counter)
+    def answer(problem: Problem, better: Better | None = None) -> Answer:
+        return solve(problem, library, clock=time.perf_counter, better=better)
 
     answer(_first_problem(library))
     return Bench(library.digest, answer)
