@@ -31,6 +31,7 @@ def open_bench(
     levels: list[tuple[str, str]],
     configurations: list[str],
     cache: str,
+    variants: dict[str, list[str]] | None = None,
 ) -> Bench:
     """Load or build the library, and solve once, since the first solve loads Pyomo and HiGHS.
 
@@ -41,6 +42,7 @@ def open_bench(
         levels: (model, SLO class) pairs to have templates for.
         configurations: node configurations to plan with.
         cache: folder of libraries built before, by digest of what they were built from.
+        variants: model -> those that are good enough, where not all are.
     """
     known = load_catalog(Path(catalog))
     profile = load_profile([Path(path) for path in profiles], known)
@@ -48,7 +50,7 @@ def open_bench(
     scope = Scope(
         levels=tuple((model, slo_class) for model, slo_class in levels),
         configurations=tuple(configuration_of(known, name) for name in configurations),
-        variants={},
+        variants={model: tuple(names) for model, names in (variants or {}).items()},
         n_max=N_MAX,
         mixed_max=MIXED_MAX,
     )
