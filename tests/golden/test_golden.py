@@ -103,8 +103,8 @@ def odd_one_out() -> World:
 
 
 def what_plans_are_asked_for() -> World:
-    """Half at most on one instance and on spot, paid anyway first; a small saving moves nothing; a budget, for
-    which demand goes short; a floor that is kept as soon as stock can, though that costs more."""
+    """Half at most on one instance and on spot, paid anyway first; a small saving moves nothing; a budget,
+    for which demand goes short; a floor that is kept as soon as stock can, though that costs more."""
     half = {"half_rule": ("interactive",), "spot_share": {"m": 0.5}}
     world = World(policy(allocation=AllocationPolicy.model_validate(half)), solver=solved)
     world.offer(RESERVED, 0.0, 1)
