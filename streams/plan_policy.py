@@ -3,16 +3,23 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from schemas.allocation import ROBUST, AllocationPolicy
+from schemas.base import Name
 from schemas.catalog import Catalog
-from schemas.yamlfile import load_yaml
+from schemas.faults import Fault
+from schemas.yamlfile import load_marked
 from solver.setups import Setup
-from streams.plan_files import Known, PlanFileError
+from streams.plan_files import Known, refuse
+
+Variants = Mapping[str, Sequence[str]]
+"""Model -> the variants there are templates for; a model that is missing has all of the catalog's."""
+Policy = TypeVar("Policy", bound=AllocationPolicy)
 
 
 class PolicyFile(AllocationPolicy):
-    """A policy, and what is left out of the set-up's configurations."""
+    """As `coral plan` takes it: also what is left out of the set-up's configurations."""
 
     excluded_configurations: tuple[Name, ...] = ()
 
@@ -28,25 +35,42 @@ class Asked(NamedTuple):
 def policy_of(setup: Setup, path: Path | None, known: Known) -> Asked:
     """A file's; without one nothing for a paper's set-up, and robustness for any other.
 
-    Raises:
-        OSError, ValueError: the file cannot be read, or names what the set-up does not have.
+    Raises: as `read_policy`.
     """
     if path is None:
         return Asked(AllocationPolicy() if setup.catalog.paper else ROBUST)
-    file, marked = load_marked(PolicyFile, path)
-    faults = []
-    for field, names, expected in _named(setup, file, known):
-        for unknown in sorted(set(names) - set(expected)):
-            steps = field.split(".")
-            text = f"{unknown!r}, expected one of {', '.join(sorted(expected))}"
-            faults.append(Fault(marked.place([*steps, unknown]), field, text))
-    refuse(faults)
+    file = _read(PolicyFile, path, setup.catalog, known, setup.scope.variants)
     policy = AllocationPolicy(**{name: getattr(file, name) for name in AllocationPolicy.model_fields})
     return Asked(policy, file.excluded_configurations)
 
 
+def read_policy(path: Path, catalog: Catalog, known: Known) -> AllocationPolicy:
+    """A file's policy alone.
+
+    Raises:
+        OSError: it cannot be read.
+        FileError, pydantic.ValidationError: it is no policy, or names what is not there; the errors name the
+            file, its lines and fields.
+    """
+    return _read(AllocationPolicy, path, catalog, known, MappingProxyType({}))
+
+
+# ------------------------------------------------------------------------------------------------- helpers
+
+
+def _read(model: type[Policy], path: Path, catalog: Catalog, known: Known, there: Variants) -> Policy:
+    policy, marked = load_marked(model, path)
+    faults = []
+    for field, names, expected in _named(policy, catalog, known, there):
+        for unknown in sorted(set(names) - set(expected)):
+            place = marked.place([*field.split("."), unknown])
+            faults.append(Fault(place, field, f"{unknown!r}, expected one of {', '.join(sorted(expected))}"))
+    refuse(faults)
+    return policy
+
+
 def _named(
-    catalog: Catalog, there: Mapping[str, Sequence[str]], policy: AllocationPolicy, known: Known
+    policy: AllocationPolicy, catalog: Catalog, known: Known, there: Variants
 ) -> Iterator[tuple[str, Iterable[str], Collection[str]]]:
     """Field of a policy, names in it, names that it may have."""
     models = {model for model, _ in known.levels}
@@ -58,10 +82,11 @@ def _named(
     yield "replicas", [r.model for r in policy.replicas], models
     yield "regions_at_least", policy.regions_at_least, models
     yield "spot_share", policy.spot_share, {"*", *models}
-    for model, variants in policy.variants.items():
+    for model in sorted(models & policy.variants.keys()):
         every = [variant.name for variant in catalog.model(model).variants]
-        yield f"variants.{model}", variants, there.get(model, every)
-    yield "excluded_configurations", policy.excluded_configurations, known.configurations
+        yield f"variants.{model}", policy.variants[model], there.get(model, every)
+    if isinstance(policy, PolicyFile):
+        yield "excluded_configurations", policy.excluded_configurations, known.configurations
     levels = {f"{model}/{slo_class}" for model, slo_class in known.levels}
     yield "disaggregation", [f"{d.model}/{d.slo_class}" for d in policy.disaggregation], levels
     for i, pair in enumerate(policy.disaggregation):

@@ -10,7 +10,7 @@ from streams.catalog_view import View, plain_table
 from streams.plan_record import PlanRecord
 
 SHOWN = 8
-"""Of the limits that bind; JSON has all."""
+"""Of the limits that bind, and of prices that go unused; JSON has all."""
 LIMITS = ("stock of", "GPUs of", "replicas of", "regions of", "spot share of", "budget")
 """What people set or buy; other rows only tie parts of the program together (`solver.coupling`)."""
 
@@ -59,6 +59,16 @@ def summary(record: PlanRecord) -> Iterator[str]:
         yield f"{breach.policy} of {breach.subject}: {breach.got}, asked for {breach.asked}"
     if record.answer.kept:
         yield "what runs is kept: a new plan would save too little"
+    for what in record.answer.ignored:
+        yield f"{what}, so it counts for nothing"
+
+
+def unused(record: PlanRecord) -> Iterator[str]:
+    """What was given for nothing, a line each, and how many more."""
+    for price in record.unused[:SHOWN]:
+        yield f"{price} goes unused: no stock there"
+    if (more := len(record.unused) - SHOWN) > 0:
+        yield f"and {more} more prices go unused (`unused` of --json)"
 
 
 def _headline(record: PlanRecord) -> Table:
