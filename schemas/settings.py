@@ -157,8 +157,6 @@ class ControlSettings(BaseModel):
     """Node configurations to plan with; empty means all that the catalog has a list price of."""
     allocation: Path | None = None
     """File of what plans are asked for beyond demand met at least cost, as `coral plan --policy` takes it."""
-    excluded: list[str] = []
-    """Configurations that no plan uses: what runs there moves, while templates of it stay known."""
     pinned: list[Pin] = []
     """What runs and is to stay."""
     policy: dict[str, Annotated[float, AfterValidator(_whole)]] = {}

@@ -7,7 +7,7 @@ from schemas.catalog import Catalog
 from schemas.policy import CorePolicy
 from schemas.settings import Settings
 from streams.plan_files import Known
-from streams.plan_policy import read_policy
+from streams.plan_policy import Asked, read_policy
 from streams.served import levels_of
 
 NOT_LIVE = {
@@ -22,36 +22,26 @@ def asked_live(settings: Settings, catalog: Catalog) -> dict[str, Any]:
 
     Raises:
         OSError: the file of `control.allocation` cannot be read.
-        ValueError: it asks for what is not live, or something names what the catalog does not have.
+        ValueError: it asks for what is not live, or names what the catalog does not have.
     """
-    control = settings.control
-    names = [node.name for node in catalog.configurations]
-    if unknown := sorted(set(control.excluded) - set(names)):
-        raise ValueError(f"control.excluded: {unknown[0]!r} is not in the catalog, expected one of {names}")
-    regions = {f"{price.cloud}/{price.region}" for price in catalog.prices}
-    for i, pin in enumerate(control.pinned):
-        if (region := f"{pin.pool.cloud}/{pin.pool.region}") not in regions:
-            known = ", ".join(sorted(regions))
-            raise ValueError(
-                f"control.pinned.{i}.pool: {region} is not in the catalog, expected one of {known}"
-            )
+    asked = _asked(settings, catalog)
     return {
-        "allocation": _policy(settings, catalog, names),
-        "excluded_configurations": tuple(control.excluded),
-        "pinned": tuple(control.pinned),
+        "allocation": asked.policy,
+        "excluded_configurations": asked.excluded,
+        "pinned": tuple(settings.control.pinned),
     }
 
 
-def _policy(settings: Settings, catalog: Catalog, names: list[str]) -> AllocationPolicy:
+def _asked(settings: Settings, catalog: Catalog) -> Asked:
     path = settings.control.allocation
     if path is None:
-        return AllocationPolicy()
-    levels = list(levels_of(settings, catalog))
-    policy = read_policy(path, catalog, Known(levels, ("both",), names, ()))
+        return Asked(AllocationPolicy())
+    names = [node.name for node in catalog.configurations]
+    asked = read_policy(path, catalog, Known(list(levels_of(settings, catalog)), ("both",), names, ()))
     for field, why in NOT_LIVE.items():
-        if getattr(policy, field) != AllocationPolicy.model_fields[field].default:
+        if getattr(asked.policy, field) != AllocationPolicy.model_fields[field].default:
             raise ValueError(f"control.allocation: {path}: {field}: not live yet, since {why}")
-    return policy
+    return asked
 
 
 def variants_of(policy: CorePolicy) -> dict[str, list[str]]:

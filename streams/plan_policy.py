@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from schemas.allocation import ROBUST, AllocationPolicy
 from schemas.base import Name
@@ -15,7 +15,6 @@ from streams.plan_files import Known, refuse
 
 Variants = Mapping[str, Sequence[str]]
 """Model -> the variants there are templates for; a model that is missing has all of the catalog's."""
-Policy = TypeVar("Policy", bound=AllocationPolicy)
 
 
 class PolicyFile(AllocationPolicy):
@@ -39,38 +38,33 @@ def policy_of(setup: Setup, path: Path | None, known: Known) -> Asked:
     """
     if path is None:
         return Asked(AllocationPolicy() if setup.catalog.paper else ROBUST)
-    file = _read(PolicyFile, path, setup.catalog, known, setup.scope.variants)
-    policy = AllocationPolicy(**{name: getattr(file, name) for name in AllocationPolicy.model_fields})
-    return Asked(policy, file.excluded_configurations)
+    return read_policy(path, setup.catalog, known, setup.scope.variants)
 
 
-def read_policy(path: Path, catalog: Catalog, known: Known) -> AllocationPolicy:
-    """A file's policy alone.
+def read_policy(path: Path, catalog: Catalog, known: Known, there: Variants = MappingProxyType({})) -> Asked:
+    """What a file asks for.
 
     Raises:
         OSError: it cannot be read.
         FileError, pydantic.ValidationError: it is no policy, or names what is not there; the errors name the
             file, its lines and fields.
     """
-    return _read(AllocationPolicy, path, catalog, known, MappingProxyType({}))
+    file, marked = load_marked(PolicyFile, path)
+    faults = []
+    for field, names, expected in _named(file, catalog, known, there):
+        for unknown in sorted(set(names) - set(expected)):
+            place = marked.place([*field.split("."), unknown])
+            faults.append(Fault(place, field, f"{unknown!r}, expected one of {', '.join(sorted(expected))}"))
+    refuse(faults)
+    policy = AllocationPolicy(**{name: getattr(file, name) for name in AllocationPolicy.model_fields})
+    return Asked(policy, file.excluded_configurations)
 
 
 # ------------------------------------------------------------------------------------------------- helpers
 
 
-def _read(model: type[Policy], path: Path, catalog: Catalog, known: Known, there: Variants) -> Policy:
-    policy, marked = load_marked(model, path)
-    faults = []
-    for field, names, expected in _named(policy, catalog, known, there):
-        for unknown in sorted(set(names) - set(expected)):
-            place = marked.place([*field.split("."), unknown])
-            faults.append(Fault(place, field, f"{unknown!r}, expected one of {', '.join(sorted(expected))}"))
-    refuse(faults)
-    return policy
-
-
 def _named(
-    policy: AllocationPolicy, catalog: Catalog, known: Known, there: Variants
+    policy: PolicyFile, catalog: Catalog, known: Known, there: Variants
 ) -> Iterator[tuple[str, Iterable[str], Collection[str]]]:
     """Field of a policy, names in it, names that it may have."""
     models = {model for model, _ in known.levels}
@@ -85,8 +79,7 @@ def _named(
     for model in sorted(models & policy.variants.keys()):
         every = [variant.name for variant in catalog.model(model).variants]
         yield f"variants.{model}", policy.variants[model], there.get(model, every)
-    if isinstance(policy, PolicyFile):
-        yield "excluded_configurations", policy.excluded_configurations, known.configurations
+    yield "excluded_configurations", policy.excluded_configurations, known.configurations
     levels = {f"{model}/{slo_class}" for model, slo_class in known.levels}
     yield "disaggregation", [f"{d.model}/{d.slo_class}" for d in policy.disaggregation], levels
     for i, pair in enumerate(policy.disaggregation):
