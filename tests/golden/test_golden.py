@@ -11,14 +11,11 @@ import pytest
 
 from schemas.allocation import AllocationPolicy, Replicas
 from schemas.events import NodeGone, Offer, PriceChanged
-from schemas.problems import Answer, Pool, Problem, Rating
-from solver import allocation
-from solver.candidates import Rated
-from solver.verify import verify
+from schemas.problems import Pool
 from streams.core.record import Malformed
 from tests.golden.transcript import transcript
-from tests.solver.conftest import MadeUp
-from tests.streams.doubles import EAST, WEST, greedy, policy, template
+from tests.streams.doubles import EAST, WEST, greedy, policy
+from tests.streams.real_solver import solved
 from tests.streams.world import World
 
 HERE = Path(__file__).parent
@@ -126,24 +123,6 @@ def what_plans_are_asked_for() -> World:
 
 
 RESERVED = Pool(cloud="aws", region="west", market="reserved")
-LIBRARY = MadeUp(
-    (
-        Rated(
-            template=template("m"),
-            rating=Rating(slo_class="interactive", throughput=1.0, workload="w", engine="e"),
-        ),
-    ),
-    (),
-)
-
-
-def solved(problem: Problem) -> Answer:
-    """By the solver itself, checked as live."""
-    answer = allocation.solve(problem.model_copy(update={"library": LIBRARY.digest}), LIBRARY)
-    assert verify(problem, answer) == ()
-    return answer
-
-
 SCRIPTS = [
     up_and_down,
     preemption,
