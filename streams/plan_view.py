@@ -1,7 +1,6 @@
 """A plan for people: what it costs and how sure that is, where the instances are and why, what binds."""
 
 from collections.abc import Iterator
-from types import MappingProxyType
 
 from rich.table import Table
 
@@ -13,11 +12,6 @@ SHOWN = 8
 """Of the limits that bind, and of prices that go unused; JSON has all."""
 LIMITS = ("stock of", "GPUs of", "replicas of", "regions of", "spot share of", "budget")
 """What people set or buy; other rows only tie parts of the program together (`solver.coupling`)."""
-
-
-SHARES = MappingProxyType(
-    {"worst": "largest unmet share, by weight", "total": "all unmet shares together, by weight"}
-)
 
 
 def shown(record: PlanRecord) -> View:
@@ -53,8 +47,11 @@ def summary(record: PlanRecord) -> Iterator[str]:
     )
     if record.unmet:
         for step in record.answer.steps:
-            if step.minimised in SHARES:
-                yield f"{SHARES[step.minimised]}: {step.value:.2%}, at least {step.bound:.2%} in any plan"
+            value, bound = step.value, step.bound
+            if step.minimised == "worst":
+                yield f"largest unmet share, by weight: {value:.2%}, at least {bound:.2%} in any plan"
+            if step.minimised == "total":
+                yield f"unmet shares added up, by weight: {value:.3f}, at least {bound:.3f} in any such plan"
     for breach in record.answer.breaches:
         yield f"{breach.policy} of {breach.subject}: {breach.got}, asked for {breach.asked}"
     if record.answer.kept:
@@ -108,7 +105,8 @@ def _unmet(record: PlanRecord) -> Table:
 
 
 def _binding(record: PlanRecord) -> Table:
-    table = plain_table("What binds", "limit", "one more is worth, in fractions of nodes, USD/h")
+    worth = "one more is worth, in fractions of nodes, USD/h"
+    table = plain_table("What binds", "limit", f"{worth}, as much being unmet" if record.unmet else worth)
     limits = [b for b in record.answer.binding if b.limit.startswith(LIMITS)]
     for binding in limits[:SHOWN]:
         table.add_row(short(binding.limit), f"{binding.usd_per_hour:.2f}")

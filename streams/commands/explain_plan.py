@@ -24,6 +24,9 @@ def explain_plan(
         str | None,
         typer.Option(help="A configuration, such as 1xH100; default: the dearest GPU, as it is sold."),
     ] = None,
+    places: Annotated[
+        int, typer.Option(help="How many places to plan without, those worth least first.", min=0)
+    ] = 8,
     setup: planning.SetupName = "core",
     demand: planning.Demand = None,
     availability: planning.Availability = None,
@@ -53,7 +56,7 @@ def explain_plan(
             given = planning.given_of(demand, availability, prices, running, policy, seed, stock)
             asked, known = planning.prepared(context.obj, setup, runtime, n_max, rho, library)
             record = planning.solved(setup, asked, known, given)
-        found = explain(record.problem, record.answer, known, _answer, one_more)
+        found = explain(record.problem, record.answer, known, _answer, one_more, places)
         view = explain_plan_view.shown(record, found)
     if as_json:
         typer.echo(view.as_json())
@@ -67,7 +70,7 @@ def _answer(problem: "Problem", library: "Library") -> "Answer":
 
 def _alone(context: typer.Context) -> None:
     """Raises ValueError: an option that asks for another plan than the one that is given."""
-    for name in sorted(set(context.params) - {"plan", "one_more", "library", "as_json"}):
+    for name in sorted(set(context.params) - {"plan", "one_more", "places", "library", "as_json"}):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = "--" + name.replace("_", "-")

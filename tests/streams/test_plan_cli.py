@@ -354,8 +354,11 @@ def test_a_plan_is_explained_by_its_neighbours(plan: Path) -> None:
     assert sorted(costs, reverse=True) == costs
     assert costs[-1] >= cost - 1e-6
     text = coral("explain", "plan", str(plan)).stdout
-    for title in ("Without a place", "one node more", "simpler templates only"):
+    for title in ("Explained", "Without a place", "one node more", "simpler templates only"):
         assert title in text
+    assert "the next cheapest plan does without" in text
+    (few,) = told("explain", "plan", str(plan), "--places", "1")["alternatives"]
+    assert few in found["alternatives"]
     assert "--one-more: '1xH100' is sold nowhere" in refused(
         "explain", "plan", str(plan), "--one-more", "1xH100"
     )
