@@ -20,7 +20,7 @@ Where = tuple[str, str]
 """Pool key, configuration."""
 Scarcity = Literal["worst-first", "most-met"]
 """`schemas.allocation.AllocationPolicy.scarcity`."""
-ALTERNATIVES = 8
+ALTERNATIVES = 6
 """Places to do without: those that the relaxation values least, price and shadow price of the nodes in use
 together, since the next cheapest plan is most likely without one of these. The dearest take longest to do
 without, and are missed most."""
@@ -222,7 +222,9 @@ def _one_more(
                 change=change(here, there, most=0.0),
             )
         )
-    return tuple(sorted(found, key=lambda o: (merit(o.outcome, order), o.pool, o.configuration)))
+    return tuple(
+        sorted(found, key=lambda o: (merit(o.outcome, order), o.usd_per_hour, o.pool, o.configuration))
+    )
 
 
 def _simpler(problem: Problem, answer: Answer, library: Library, solve: Solve) -> tuple[Simpler, ...]:

@@ -41,17 +41,17 @@ def in_short(record: PlanRecord, found: PlanExplanation) -> Iterator[str]:
         return _says(record, found.plan, other)
 
     if found.alternatives:
-        other = found.alternatives[0]
+        other, all_ = found.alternatives[0], len(found.alternatives) == found.places
         here = f"{other.nodes} x {other.configuration} in {short(other.pool)}"
-        yield f"the next cheapest plan does without {here}: {says(other)}"
+        yield f"without {here}, the next cheapest plan{'' if all_ else ' of those tried'} {says(other)}"
     asked = [more for more in found.one_more if more.configuration == found.asked]
     if asked:
-        yield f"one {found.asked} more, {_at(asked[0])}: {says(asked[0])}"
+        yield f"with one {found.asked} more, {_at(asked[0])}, the plan {says(asked[0])}"
     if found.one_more and found.one_more[0].configuration != found.asked:
         most = found.one_more[0]
-        yield f"what helps most is one {most.configuration} more, {_at(most)}: {says(most)}"
+        yield f"what helps most is one {most.configuration} more, {_at(most)}: the plan {says(most)}"
     for simpler in found.simpler:
-        yield f"without {BRINGS[simpler.templates]}: {says(simpler)}"
+        yield f"without {BRINGS[simpler.templates]}, the plan {says(simpler)}"
 
 
 def _at(more: OneMore) -> str:
@@ -62,12 +62,12 @@ def _says(record: PlanRecord, here: Outcome, other: Neighbour) -> str:
     by, order = other.change, record.problem.policy.scarcity
     if by is None:
         more = merit(other.outcome, order) > merit(here, order)
-        return f"{'more' if more else 'less'} demand stays unmet"
+        return f"leaves {'more' if more else 'less'} demand unmet"
     if abs(by.found) < CENT:
         return "costs the same"
     share = f" ({abs(by.found) / here.usd_per_hour:.2%})" if here.usd_per_hour else ""
     sure = "" if by.at_least > 0 or by.at_most < 0 else ", which is within the gap"
-    return f"{abs(by.found):.2f} USD/h{share} {'more' if by.found > 0 else 'less'}{sure}"
+    return f"costs {abs(by.found):.2f} USD/h{share} {'more' if by.found > 0 else 'less'}{sure}"
 
 
 def _neighbours(found: PlanExplanation) -> Iterator[Table]:

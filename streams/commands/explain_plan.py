@@ -26,7 +26,7 @@ def explain_plan(
     ] = None,
     places: Annotated[
         int, typer.Option(help="How many places to plan without, those worth least first.", min=0)
-    ] = 8,
+    ] = 6,
     setup: planning.SetupName = "core",
     demand: planning.Demand = None,
     availability: planning.Availability = None,
