@@ -62,7 +62,7 @@ def kept_plan(question: Question, solved: Solved, finish: Finish) -> Solved | No
         return None
     if not solved.proofs:
         return replace(running, proofs=(Proof("cost", running.value, 0.0),))
-    more = _serves_more(program, running.unmet, solved.unmet)
+    more = serves_more(program, running.unmet, solved.unmet)
     if not more and (
         solved.value <= running.value * (1 - least)
         or (program.weight * running.unmet > program.weight * solved.unmet + SAME).any()
@@ -101,10 +101,10 @@ def _may_serve_more(question: Question, solved: Solved) -> bool:
     for (b, row), count in _trimmed(question).items():
         family = program.families[program.blocks[b].family]
         left[family.service] -= count * family.cover[row]
-    return _serves_more(program, np.maximum(left, 0.0), solved.unmet)
+    return serves_more(program, np.maximum(left, 0.0), solved.unmet)
 
 
-def _serves_more(program: Program, unmet: Floats, than: Floats) -> bool:
+def serves_more(program: Program, unmet: Floats, than: Floats) -> bool:
     """By the order of the steps."""
     for step in program.steps:
         ours, theirs = (float(unmet_by_step(program, step, shares)) for shares in (unmet, than))
