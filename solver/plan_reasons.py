@@ -164,10 +164,12 @@ def _why(
     if gone:
         return f"{there} is best: no {', '.join(gone)} left"
     if best.throughput > asked:
-        return (
-            f"{there} is best: gives more than one instance has to ({best.throughput:,.4g} of {asked:,.4g})"
-        )
+        return f"{there} is best, but of its {_rate(best.throughput)} only {_rate(asked)} count"
     return f"{running}the whole plan costs less than with {what} in {short(best.pool)}"
+
+
+def _rate(given: float) -> str:
+    return f"{given:,.0f}" if given >= 1000 else f"{given:.4g}"
 
 
 def _key(what: Chosen | Running) -> tuple[str, str]:

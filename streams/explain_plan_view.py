@@ -100,4 +100,9 @@ def _against(here: Outcome, other: Neighbour) -> tuple[str, str, str]:
         worst = f"worst {here.worst_unmet:.1%} -> {there.worst_unmet:.1%}"
         return cost, f"unmet: {worst}, in all {here.total_unmet:.2f} -> {there.total_unmet:.2f}", ""
     share = f" ({by.found / here.usd_per_hour:+.2%})" if here.usd_per_hour else ""
-    return cost, f"{by.found:+.2f}{share}", f"{by.at_least:+.2f} and {by.at_most:+.2f}"
+    return cost, f"{_usd(by.found)}{share}", f"{_usd(by.at_least)} and {_usd(by.at_most)}"
+
+
+def _usd(change: float) -> str:
+    """Without the sign of what is rounded away."""
+    return f"{change if abs(change) >= CENT else 0.0:+.2f}"

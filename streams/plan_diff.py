@@ -125,7 +125,10 @@ def _pairs(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[tup
 def _figures(figures: Mapping[str, list[Any]]) -> Table:
     table = plain_table("Plans", "", "first", "second", "change")
     for name, (a, b) in figures.items():
-        change = f"{b / a - 1:+.2%}" if a and name != "gap" else ""
+        if name == "gap":
+            table.add_row(name, f"{a:.3%}", f"{b:.3%}", "")
+            continue
+        change = f"{b / a - 1:+.2%}" if a and name != "seconds" else ""
         table.add_row(name, f"{a:.6g}", f"{b:.6g}", change)
     return table
 

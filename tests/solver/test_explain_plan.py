@@ -82,7 +82,7 @@ def test_what_is_best_may_give_more_than_one_instance_has_to(
     small = asked(0.1 * top.throughput, (EAST, "2xL40S", 9, 5.0), (EAST, "1xL40S", 9, 2.6))
     (reason,) = reasons(small, solve(small, library), library)
     assert reason.of_best < 1
-    said = "is best: gives more than one instance has to"
+    said = f"is best, but of its {top.throughput:,.0f} only"
     assert said in reason.why
     half = AllocationPolicy(half_rule=(QWEN.slo_class,))
     halved = asked(1.5 * top.throughput, (EAST, "2xL40S", 9, 5.0)).model_copy(update={"policy": half})
