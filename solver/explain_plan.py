@@ -198,7 +198,7 @@ def _one_more(
     asked = [place for place in worth if place[1] == configuration]
     if configuration and not asked:
         raise ValueError(
-            f"--one-more: {configuration!r} is sold nowhere, expected one of {', '.join(_sold(problem))}"
+            f"--one-more: {configuration!r} is sold nowhere, expected one of {', '.join(_sold(problem)) or 'none'}"
         )
     binding = sorted((p for p in worth if worth[p] > 0), key=lambda p: (-worth[p], p))[:BINDING]
     here, found = outcome_of(problem, answer), []

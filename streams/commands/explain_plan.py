@@ -25,7 +25,7 @@ def explain_plan(
         typer.Option(help="A configuration, such as 1xH100; default: the dearest GPU, as it is sold."),
     ] = None,
     places: Annotated[
-        int, typer.Option(help="How many places to plan without, those worth least first.", min=0)
+        int, typer.Option(help="How many places to plan without, those worth least first.")
     ] = 6,
     setup: planning.SetupName = "core",
     demand: planning.Demand = None,
@@ -49,6 +49,8 @@ def explain_plan(
     from streams import catalog_view, explain_plan_view
 
     with shared.bad_input():
+        if places < 0:
+            raise ValueError(f"--places: {places}, expected at least 0")
         if plan is not None:
             _alone(context)
             record, known = _opened(context.obj, plan, library)

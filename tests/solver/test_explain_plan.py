@@ -290,5 +290,7 @@ def test_a_plan_is_held_against_another_question(library: Library, asked: Callab
     dearer = held(asked(2000.0, (EAST, "2xL40S", 9, 3.0)), own, answer)
     assert dearer.bill_usd_per_hour == pytest.approx(answer.usd_per_hour + nodes)
     assert dearer.does
+    excluded = held(own.model_copy(update={"excluded_configurations": ("2xL40S",)}), own, answer)
+    assert (excluded.lacking, excluded.does) == ({(EAST.key, "2xL40S"): nodes}, False)
     gone = held(asked(2000.0, (WEST, "2xL40S", 9, 2.0)), own, answer)
     assert (gone.lacking, gone.does) == ({(EAST.key, "2xL40S"): nodes}, False)

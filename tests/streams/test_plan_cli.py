@@ -389,6 +389,21 @@ def test_two_plans_are_compared(folder: Path, plan: Path) -> None:
     assert "Why" in coral("diff", str(plan), str(other)).stdout
 
 
+def test_a_plan_that_breaks_the_next_policy_is_not_said_to_do(folder: Path, plan: Path) -> None:
+    asked = (
+        ("budget_usd_per_hour: 20", "but for the policy, the first plan would still do"),
+        ("excluded_configurations: [1xL40S]", "stock: the first plan has"),
+    )
+    for text, said in asked:
+        other = folder / "asked.json"
+        policy = ("--policy", written(folder, "asked.yaml", text))
+        assert coral("plan", *CORE, *policy, "-o", str(other)).exit_code == 0
+        why = told("diff", str(plan), str(other))["why"]
+        assert f"policy: {text.partition(':')[0]}" in why
+        assert any(line.startswith(said) for line in why)
+        assert not any(line.startswith("the first plan would") for line in why)
+
+
 def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
     junk = written(folder, "junk.json", '{"cost_usd_per_hour": 1}')
     line = refused("diff", str(plan), junk)
@@ -399,6 +414,7 @@ def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
 
 def test_a_plan_is_explained_under_its_own_question(plan: Path) -> None:
     assert "--setup: goes with no PLAN" in refused("explain", "plan", str(plan), "--setup", "extended")
+    assert "--places: -1, expected at least 0" in refused("explain", "plan", str(plan), "--places", "-1")
     assert "--n-max: goes with no PLAN" in refused("explain", "plan", str(plan), "--n-max", "1")
 
 
