@@ -167,7 +167,8 @@ def dearest_gpu(problem: Problem, library: Library) -> str:
     kinds: dict[str, list[tuple[int, str]]] = {}
     usd: dict[str, float] = {}
     for stock in problem.stocks:
-        if (node := known.get(stock.configuration)) is not None:
+        node = known.get(stock.configuration)
+        if node is not None and node.name not in problem.excluded_configurations:
             kinds.setdefault(node.gpu, []).append((node.gpus, node.name))
             usd[node.gpu] = min(usd.get(node.gpu, math.inf), stock.usd_per_hour / node.gpus)
     return min(kinds[max(usd, key=lambda gpu: (usd[gpu], gpu))])[1] if usd else ""
@@ -197,9 +198,8 @@ def _one_more(
     worth, order = _shadow_prices(problem, answer), problem.policy.scarcity
     asked = [place for place in worth if place[1] == configuration]
     if configuration and not asked:
-        raise ValueError(
-            f"--one-more: {configuration!r} is sold nowhere, expected one of {', '.join(_sold(problem)) or 'none'}"
-        )
+        sold = ", ".join(sorted({name for _, name in worth})) or "none"
+        raise ValueError(f"--one-more: {configuration!r} is sold nowhere, expected one of {sold}")
     binding = sorted((p for p in worth if worth[p] > 0), key=lambda p: (-worth[p], p))[:BINDING]
     here, found = outcome_of(problem, answer), []
     for stock in problem.stocks:
@@ -257,7 +257,3 @@ def _with_nodes(problem: Problem, place: Where, nodes: int) -> Problem:
 
 def _place(stock: Stock) -> Where:
     return stock.pool.key, stock.configuration
-
-
-def _sold(problem: Problem) -> list[str]:
-    return sorted({stock.configuration for stock in problem.stocks})

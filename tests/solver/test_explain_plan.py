@@ -158,6 +158,8 @@ def test_each_neighbour_differs_in_one_thing(library: Library, asked: Callable[.
     assert met == sorted(met)
     assert all(usd >= answer.value - 1e-9 for usd in met)
     assert {more.configuration for more in found.one_more} >= {dearest_gpu(problem, library)}
+    without = problem.model_copy(update={"excluded_configurations": ("1xL40S",)})
+    assert (dearest_gpu(problem, library), dearest_gpu(without, library)) == ("1xL40S", "2xL40S")
     assert all(more.outcome.usd_per_hour <= answer.value + 1e-9 for more in found.one_more)
     for neighbour in (*found.alternatives, *found.one_more, *found.simpler):
         if by := neighbour.change:
