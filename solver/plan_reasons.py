@@ -38,7 +38,7 @@ class Reason(NamedTuple):
 def reasons(problem: Problem, answer: Answer, library: Library) -> list[Reason]:
     """One for each of `answer.chosen`, in that order."""
     tops, left = best_per_usd(problem, library), nodes_left(problem, answer)
-    runs = Counter({_key(run): run.count for run in problem.running})
+    runs = {_key(run): run for run in problem.running}
     rates = {demand.service.key: demand.rate for demand in problem.demands}
     found = []
     for chosen in answer.chosen:
@@ -151,10 +151,9 @@ def _why(
     share: float,
     asked: float,
     left: Counter[tuple[str, str]],
-    runs: Mapping[tuple[str, str], int],
+    runs: Mapping[tuple[str, str], Running],
 ) -> str:
-    stays = min(chosen.count, runs.get(_key(chosen), 0))
-    running = f"{stays} of {chosen.count} running already; " if stays else ""
+    running = _running(chosen, runs.get(_key(chosen)))
     if best is None or share >= AS_GOOD:
         return f"{running}gives most per USD"
     counts = Counter(best.nodes)
@@ -166,6 +165,14 @@ def _why(
     if best.throughput > asked:
         return f"{there} is best, but of its {_rate(best.throughput)} only {_rate(asked)} count"
     return f"{running}the whole plan costs less than with {what} in {short(best.pool)}"
+
+
+def _running(chosen: Chosen, run: Running | None) -> str:
+    """How many of them run, and have to."""
+    if run is None:
+        return ""
+    stays, pinned = min(chosen.count, run.count), min(chosen.count, run.pinned)
+    return f"{stays} of {chosen.count} running already{f', {pinned} pinned' if pinned else ''}; "
 
 
 def _rate(given: float) -> str:

@@ -11,7 +11,7 @@ import pytest
 from schemas.allocation import AllocationPolicy
 from schemas.catalog import PAPER_CATALOG, load_catalog
 from schemas.performance import load_efficiencies
-from schemas.problems import Answer, Chosen, Pool, Problem, Service, ServiceDemand, Sliced, Stock
+from schemas.problems import Answer, Chosen, Pool, Problem, Running, Service, ServiceDemand, Sliced, Stock
 from solver.allocation import solve, solve_whole
 from solver.answers import make_answer
 from solver.building import build_library
@@ -73,6 +73,16 @@ def test_the_best_are_said_to_be_and_others_what_kept_those_out(
     (second,) = reasons(problem, solve(problem, library), library)
     assert second.of_best == pytest.approx(0.5)
     assert second.why == "2 x 2xL40S in aws/east is best: no 2xL40S left"
+
+
+def test_what_runs_and_is_pinned_is_said_to(library: Library, asked: Callable[..., Problem]) -> None:
+    problem = asked(2000.0, (EAST, "2xL40S", 9, 5.0), (WEST, "2xL40S", 9, 10.0))
+    (best,) = solve(problem, library).chosen
+    run = Running(template=best.template, rating=best.rating, pool=WEST, count=best.count, pinned=1)
+    kept = problem.model_copy(update={"running": (run,)})
+    answer = solve(kept, library)
+    said = dict(zip((c.pool for c in answer.chosen), reasons(kept, answer, library), strict=True))
+    assert said[WEST].why.startswith("1 of 1 running already, 1 pinned; ")
 
 
 def test_what_is_best_may_give_more_than_one_instance_has_to(
