@@ -55,7 +55,7 @@ def summary(record: PlanRecord) -> Iterator[str]:
     for breach in record.answer.breaches:
         yield f"{breach.policy} of {breach.subject}: {breach.got}, asked for {breach.asked}"
     if record.answer.kept:
-        yield "what runs is kept: a new plan would save too little"
+        yield "what runs is kept: no plan was found that betters it by enough"
     for what in record.answer.ignored:
         yield f"{what}, so it counts for nothing"
 
@@ -105,7 +105,7 @@ def _unmet(record: PlanRecord) -> Table:
 
 
 def _binding(record: PlanRecord) -> Table:
-    worth = "one more is worth, in fractions of nodes, USD/h"
+    worth = "looser by one would save, in fractions of nodes, USD/h"
     table = plain_table("What binds", "limit", f"{worth}, as much being unmet" if record.unmet else worth)
     limits = [b for b in record.answer.binding if b.limit.startswith(LIMITS)]
     for binding in limits[:SHOWN]:
