@@ -42,6 +42,8 @@ PRICES = 8
 """Prices of the budget tried at most."""
 WHOLE, FEW = 2000, 400
 """Columns of the last integer program: all that a better plan could have, or where they are more, some."""
+WORK = 50_000
+"""Its branch-and-bound nodes times its columns: a work limit."""
 
 
 def without_budget(program: Program) -> Program | None:
@@ -103,7 +105,8 @@ class BudgetSteps(StockSteps):
             self.mark(f"{step} share")
             steps.append((step, self._proved(plan, step, bound)))
             self._tell(plan, steps)
-            value, low = steps[-1][1].value, 0.0
+            value, low = steps[-1][1].value, max(0.0, bound)  # the sum is at least the largest
+            start = replace(start, total=self._dearest())
             leave = leave.no_more(step, value, self.program.weight)
             if value == 0.0:
                 steps = []
@@ -191,7 +194,8 @@ class BudgetSteps(StockSteps):
         few = np.unique(self.board.at[order[: within if within <= WHOLE else FEW]])
         picked = pick(self._whole, self._columns.block[few], self._columns.row[few])
         ends = Ends(leave.worst, leave.total)
-        found = self.finish(self._whole, picked, "cost", ends, target, gap=GAP / 2)
+        nodes = max(20, WORK // len(picked))
+        found = self.finish(self._whole, picked, "cost", ends, target, gap=GAP / 2, node_limit=nodes)
         self.mark("integer program over columns")
         bound = best.bound
         if within <= WHOLE:
