@@ -38,6 +38,8 @@ TRIES = 30
 """Shares tried in a step at most."""
 WIDER = 3.0
 """How much further the next share is from where prices rule out no more."""
+PROOFS = 7
+"""Further shares tried at most, where some below the one found were not settled."""
 PRICES = 8
 """Prices of the budget tried at most."""
 WHOLE, FEW = 2000, 400
@@ -291,6 +293,10 @@ class _Tried:
     reach: float = 2 * GAP
     ruled: list[tuple[float, float]] = field(default_factory=list)
     """Shares that prices ruled out, rising, with their bounds on the bill."""
+    unsettled: float = np.inf
+    """The least share of which it is not known whether it can be had."""
+    proofs: int = PROOFS
+    """More shares that may be tried for the bound's sake."""
     by_plans: bool = False
     """Whether prices rule out no more."""
 
@@ -299,7 +305,7 @@ class _Tried:
         if self.open < 0:
             return 0.0 if self.value > 0 else None
         if self.value - self.open <= GAP:
-            return None
+            return self._to_prove()
         middle = (self.value + self.open) / 2
         if self.by_plans:
             return min(middle, self.open + self.reach)
@@ -310,17 +316,28 @@ class _Tried:
 
     def had(self, value: float) -> None:
         """A plan was found."""
-        self.value, self.reach = value, np.inf if self.by_plans else self.reach
+        self.value, self.reach = min(self.value, value), np.inf if self.by_plans else self.reach
 
     def missed(self, share: float, bill: float, *, proven: bool) -> None:
         """None was found, by prices that bound the bill so."""
-        self.open = share
+        self.open = max(self.open, share)
         if proven:
-            self.bound = share
+            self.bound = max(self.bound, share)
+        else:
+            self.unsettled = min(self.unsettled, share)
+        if self.proofs < PROOFS:
+            return
         if bill > self.limit:
             self.ruled.append((share, bill))
         else:
             self.by_plans, self.reach = True, self.reach * WIDER
+
+    def _to_prove(self) -> float | None:
+        """A share below those that nothing was settled about; None if all is, or is hardly to be."""
+        if self.unsettled - self.bound <= GAP or not np.isfinite(self.unsettled) or self.proofs == 0:
+            return None
+        self.proofs -= 1
+        return (self.bound + self.unsettled) / 2
 
     def _even(self) -> float | None:
         """Where a line through two bounds meets the limit: below any share that prices do not rule out."""
