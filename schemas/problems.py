@@ -359,6 +359,9 @@ class Answer(Frozen):
     """The running plan: a new one would save less than the policy's least share, or none was found."""
     ignored: tuple[str, ...] = later(())
     """Of the question: what the library knows nothing of."""
+    stopped: str | None = later(None)
+    """Why the search was ended before it had done: this is the best plan that it had told of by then, proven
+    as far as it was. None where it had done."""
     timings: dict[str, float] = later({})
     """Seconds by part of the search."""
 

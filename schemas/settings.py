@@ -37,7 +37,7 @@ from schemas.base import Millis, Name
 from schemas.catalog import SHIPPED_CATALOG
 from schemas.marked import Marked
 from schemas.performance import SHIPPED_EFFICIENCIES
-from schemas.policy import CorePolicy
+from schemas.policy import CorePolicy, Pin
 from schemas.secret import is_secret
 from schemas.topics import AUDIT_MS, Topic
 
@@ -155,6 +155,10 @@ class ControlSettings(BaseModel):
     """Model -> SLO classes to serve; empty serves every level of the catalog."""
     configurations: list[str] = []
     """Node configurations to plan with; empty means all that the catalog has a list price of."""
+    allocation: Path | None = None
+    """File of what plans are asked for beyond demand met at least cost, as `coral plan --policy` takes it."""
+    pinned: list[Pin] = []
+    """What runs and is to stay."""
     policy: dict[str, Annotated[float, AfterValidator(_whole)]] = {}
     """Overrides of `schemas.policy.CorePolicy`, by field."""
 

@@ -25,6 +25,7 @@ from solver.columns import ProblemError, make_question
 from solver.keeping import kept_plan
 from solver.partials import ROUNDING, nothing, solved_of, value_of
 from solver.program import (
+    Better,
     Ends,
     Finish,
     Floats,
@@ -37,6 +38,7 @@ from solver.program import (
     Step,
     pick_all,
 )
+from solver.telling import Telling
 
 __all__ = ["NoAnswerError", "ProblemError", "build_model", "finish", "solve", "solve_whole"]
 
@@ -54,11 +56,19 @@ class NoAnswerError(RuntimeError):
     """There is no plan within the limits, or none was found: what runs had better stay."""
 
 
-def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | None = None) -> Answer:
+def solve(
+    problem: Problem,
+    library: Templates,
+    *,
+    clock: Callable[[], float] | None = None,
+    better: Callable[[Answer], None] | None = None,
+) -> Answer:
     """Answer a problem; too little stock or no fitting template is an answer with `unmet`, never an error.
 
     Args:
         clock: seconds, for `Answer.seconds`; without one that is 0 and the caller fills it.
+        better: is told of plans on the way, each better than those before: first of what runs, trimmed to
+            today's stock.
 
     Raises:
         ProblemError: the problem names another library, or contradicts itself.
@@ -67,7 +77,10 @@ def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | 
     """
     start = clock() if clock else 0.0
     question = make_question(problem, library)
-    solved = _search(question.program, clock)
+    telling = Telling(question, better) if better else None
+    if telling:
+        telling.running(finish)
+    solved = _search(question.program, clock, telling)
     kept = kept_plan(question, solved, finish)
     if not (kept or solved).proofs:
         raise NoAnswerError(f"no allocation found within {NODE_LIMIT} nodes of the search and all limits")
@@ -75,11 +88,11 @@ def solve(problem: Problem, library: Templates, *, clock: Callable[[], float] | 
     return answer.model_copy(update={"seconds": clock() - start}) if clock else answer
 
 
-def _search(program: Program, clock: Callable[[], float] | None) -> Solved:
+def _search(program: Program, clock: Callable[[], float] | None, better: Better | None) -> Solved:
     """The search, and where it leaves a small program open, the whole of it; without columns, nothing."""
     if not program.blocks:
         return nothing(program)
-    solved = bounds.solve(program, finish, decide, clock)
+    solved = bounds.solve(program, finish, decide, clock, better)
     if program.size > SMALL or (solved.proofs and all(_closed(program, proof) for proof in solved.proofs)):
         return solved
     whole = solve_whole(program)
@@ -114,7 +127,7 @@ def finish(
     model = build_model(program, picked, ends)
     objective = {"cost": model.cost, "total": model.total, "worst": model.most}[step]
     results = _run(model, objective, cutoff, gap, node_limit)
-    nodes = max(0, int(results.extra_info.mip_node_count or 0))
+    nodes = max(0, int(getattr(results.extra_info, "mip_node_count", None) or 0))  # not always there
     bound = results.objective_bound
     bound = float(bound) if bound is not None and math.isfinite(bound) else -math.inf
     if results.solution_status not in {SolutionStatus.optimal, SolutionStatus.feasible}:

@@ -14,15 +14,18 @@ from solver.slices import spare_nodes
 METHOD = "coral"
 RELATIVE_GAP = 1e-6
 """An answer within this of its bound is called optimal."""
+OPEN = "nothing that is known: the search was stopped"
+"""What stands in the way, where that is not looked for."""
 SHARE_TOLERANCE = 1e-6
 """Unmet demand below this share is HiGHS's rounding. Its rows are scaled to 1, its tolerance is 1e-6."""
 
 
-def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> Answer:
+def make_answer(question: Question, solved: Solved, *, kept: bool = False, done: bool = True) -> Answer:
     """The answer of a solved question; without `seconds`, which the caller measures.
 
     Args:
         kept: it is the running plan, since a new one saves too little.
+        done: the search is over, so it can be said what limits cost and what leaves demand unmet.
     """
     solved = _without_spare_nodes(question, solved)
     bill, penalty, added = _costs(question, solved)
@@ -44,7 +47,7 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> An
         method=METHOD,
         status="optimal" if closed else "feasible",
         chosen=tuple(_chosen(question, solved)),
-        unmet=tuple(_unmet(question, solved)),
+        unmet=tuple(_unmet(question, solved, done)),
         usd_per_hour=bill,
         penalty_usd_per_hour=penalty,
         policy_usd_per_hour=added,
@@ -55,7 +58,7 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False) -> An
         apart=tuple(_apart(question, solved)),
         columns=question.program.size,
         steps=steps,
-        binding=_binding_rows(question, solved),
+        binding=_binding_rows(question, solved) if done else (),
         breaches=(*question.breaches, *_missing(question, solved)),
         kept=kept,
         ignored=question.ignored,
@@ -174,7 +177,7 @@ def _binding_rows(question: Question, solved: Solved) -> tuple[Binding, ...]:
     return tuple(Binding(limit=name, usd_per_hour=price) for price, name in ordered)
 
 
-def _unmet(question: Question, solved: Solved) -> Iterator[Unmet]:
+def _unmet(question: Question, solved: Solved, done: bool) -> Iterator[Unmet]:
     shares = dict(zip(question.program.services, solved.unmet.tolist(), strict=True))
     for key, asked in question.asked.items():
         share = min(1.0, shares.get(key, 1.0))
@@ -183,5 +186,5 @@ def _unmet(question: Question, solved: Solved) -> Iterator[Unmet]:
                 service=asked.service,
                 rate=share * asked.rate,
                 share=share,
-                binding=obstacles(question, solved, asked.service),
+                binding=obstacles(question, solved, asked.service) if done else OPEN,
             )

@@ -16,7 +16,7 @@ from solver.column_lp import Promise, Relaxed, relax
 from solver.dominance import undominated
 from solver.existing import existing
 from solver.partials import ROUNDING, solved_of
-from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
+from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
 
 WHOLE = 2000
 """Columns that go into one integer program at once."""
@@ -42,16 +42,16 @@ class _Found(NamedTuple):
     relaxed: Relaxed
 
 
-def solve_coupled(program: Program, finish: Finish) -> Solved:
+def solve_coupled(program: Program, finish: Finish, better: Better | None = None) -> Solved:
     """The steps that are needed, one after the other; without proofs if no plan was found."""
-    return _Search(program, finish).run()
+    return _Search(program, finish, better).run()
 
 
 class _Search:
     """Over the columns of one program that may be needed."""
 
-    def __init__(self, program: Program, finish: Finish) -> None:
-        self._program, self._finish = program, finish
+    def __init__(self, program: Program, finish: Finish, better: Better | None) -> None:
+        self._program, self._finish, self._better = program, finish, better
         self._columns = undominated(existing(program))
         self._cost = self._columns.costs()
         self._over = DEAR * self._dearest()
@@ -101,6 +101,8 @@ class _Search:
             first = self._over_some(picked, step, ends, np.inf)
         if first is None or _nothing(first):
             return None
+        if self._better:
+            self._better(replace(solved_of(self._program, picked, [(step, first)]), proofs=()))
         enough = first.value * (1 - GAP) if step == "cost" else first.value - GAP
         bound = max(base, min(first.bound, base + rest))
         if bound >= enough:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from solver.compiled import compiled
 from solver.existing import Existing
 from solver.program import FREE, Block, Bytes, Floats, Ints, Program
 
@@ -146,13 +146,13 @@ def _only(columns: Existing, kept: Flags) -> Existing:
 # ------------------------------------------------------------------------------------------------ compiled
 
 
-@njit(cache=True)
+@compiled
 def _place(key: int, mask: int) -> int:
     mixed = key * 0x9E3779B97F4A7C1
     return (mixed ^ (mixed >> 29)) & mask
 
 
-@njit(cache=True)
+@compiled
 def _fill(table: Ints, keys: Ints, stands_in: Flags) -> None:
     mask = len(table) - 1
     for j in range(len(keys)):
@@ -163,7 +163,7 @@ def _fill(table: Ints, keys: Ints, stands_in: Flags) -> None:
             table[at] = j
 
 
-@njit(cache=True)
+@compiled
 def _stands_in(key: int, j: int, keys: Ints, cost: Floats, cover: Floats, table: Ints, exact: bool) -> bool:
     """Whether a column with these nodes covers no less than j and costs no more; of equals the first."""
     mask = len(table) - 1
@@ -180,7 +180,7 @@ def _stands_in(key: int, j: int, keys: Ints, cost: Floats, cover: Floats, table:
     return False
 
 
-@njit(cache=True)
+@compiled
 def _part(nodes: Bytes, j: int, mask: int) -> int:
     """The key of some of a column's nodes."""
     key = 0
@@ -190,7 +190,7 @@ def _part(nodes: Bytes, j: int, mask: int) -> int:
     return key
 
 
-@njit(cache=True)
+@compiled
 def _count(nodes: Bytes, j: int) -> int:
     count = 0
     while count < nodes.shape[1] and nodes[j, count] > 0:
@@ -198,7 +198,7 @@ def _count(nodes: Bytes, j: int) -> int:
     return count
 
 
-@njit(cache=True)
+@compiled
 def _by_fewer(
     nodes: Bytes,
     keys: Ints,
@@ -217,7 +217,7 @@ def _by_fewer(
                 break
 
 
-@njit(cache=True)
+@compiled
 def _by_smaller(
     nodes: Bytes,
     keys: Ints,
@@ -245,7 +245,7 @@ def _by_smaller(
                 break
 
 
-@njit(cache=True)
+@compiled
 def _ways(nodes: Bytes, j: int, smaller: Ints, ways: Ints) -> int:
     """How many choices there are: for each node none, itself, or one that is smaller."""
     product = 1
@@ -255,7 +255,7 @@ def _ways(nodes: Bytes, j: int, smaller: Ints, ways: Ints) -> int:
     return product
 
 
-@njit(cache=True)
+@compiled
 def _next(choice: Ints, ways: Ints) -> None:
     """Count on by one."""
     at = 0
@@ -265,7 +265,7 @@ def _next(choice: Ints, ways: Ints) -> None:
     choice[at] += 1
 
 
-@njit(cache=True)
+@compiled
 def _chosen(nodes: Bytes, j: int, smaller: Ints, choice: Ints, own: Ints) -> int:
     """The key of what was chosen in place of a column's nodes."""
     taken = 0

@@ -7,7 +7,7 @@ within their gaps, so a change of cost is told with what is proven of it.
 
 import math
 from collections.abc import Callable
-from typing import get_args
+from typing import Literal, get_args
 
 from schemas.base import Count, Frozen, Name, Rate
 from schemas.problems import Answer, Problem, Stock
@@ -18,8 +18,12 @@ from solver.simpler import Templates, alike, is_alike
 Solve = Callable[[Problem, Library], Answer]
 Where = tuple[str, str]
 """Pool key, configuration."""
-ALTERNATIVES = 24
-"""Places to do without: those that most of the bill goes to. Few plans have more."""
+Scarcity = Literal["worst-first", "most-met"]
+"""`schemas.allocation.AllocationPolicy.scarcity`."""
+ALTERNATIVES = 6
+"""Places to do without: those that the relaxation values least, price and shadow price of the nodes in use
+together, since the next cheapest plan is most likely without one of these. The dearest take longest to do
+without, and are missed most."""
 BINDING = 3
 """Of the places that bind most, one more is bought too."""
 SAME = 1e-6
@@ -33,9 +37,9 @@ class Outcome(Frozen):
     """As it was minimised: the bill, starts, policies."""
     bound_usd_per_hour: float
     worst_unmet: Rate
-    """The largest unmet share of a service."""
+    """The largest unmet share of a service, by weight."""
     total_unmet: Rate
-    """The sum of the shares."""
+    """The sum of the shares, by weight."""
 
 
 class Change(Frozen):
@@ -84,35 +88,48 @@ class PlanExplanation(Frozen):
     """A plan among its neighbours."""
 
     plan: Outcome
+    places: Count
+    """That the plan uses; `alternatives` has each of those that were tried."""
     alternatives: tuple[Alternative, ...]
     """The next best first."""
+    asked: str
+    """The configuration of which one more is tried wherever it is sold; empty if nothing is sold."""
     one_more: tuple[OneMore, ...]
     """What helps most first."""
     simpler: tuple[Simpler, ...]
 
 
 def explain_plan(
-    problem: Problem, answer: Answer, library: Library, solve: Solve, one_more: str | None = None
+    problem: Problem,
+    answer: Answer,
+    library: Library,
+    solve: Solve,
+    one_more: str | None = None,
+    most: int = ALTERNATIVES,
 ) -> PlanExplanation:
     """Solve the neighbours of a question.
 
     Args:
         one_more: the configuration of which to buy one more, wherever it is sold; None takes
             `dearest_gpu`.
+        most: places to do without, each in a plan of its own.
 
     Raises:
         ValueError: nobody sells that configuration.
     """
+    asked = one_more or dearest_gpu(problem, library)
     return PlanExplanation(
-        plan=outcome_of(answer),
-        alternatives=_alternatives(problem, answer, library, solve),
-        one_more=_one_more(problem, answer, library, solve, one_more or dearest_gpu(problem, library)),
+        plan=outcome_of(problem, answer),
+        places=len(nodes_used(problem, answer)),
+        alternatives=_alternatives(problem, answer, library, solve, most),
+        asked=asked,
+        one_more=_one_more(problem, answer, library, solve, asked),
         simpler=_simpler(problem, answer, library, solve),
     )
 
 
-def outcome_of(answer: Answer) -> Outcome:
-    shares = [unmet.share for unmet in answer.unmet]
+def outcome_of(problem: Problem, answer: Answer) -> Outcome:
+    shares = [problem.policy.weight(unmet.service.model) * unmet.share for unmet in answer.unmet]
     return Outcome(
         usd_per_hour=answer.value,
         bound_usd_per_hour=answer.bound_usd_per_hour,
@@ -121,13 +138,11 @@ def outcome_of(answer: Answer) -> Outcome:
     )
 
 
-def merit(outcome: Outcome) -> tuple[float, float, float]:
+def merit(outcome: Outcome, scarcity: Scarcity = "worst-first") -> tuple[float, float, float]:
     """Better plans have less: the order of what is minimised, rounding left out."""
-    return (
-        round(outcome.worst_unmet / SAME) * SAME,
-        round(outcome.total_unmet / SAME) * SAME,
-        outcome.usd_per_hour,
-    )
+    worst, total = (round(share / SAME) * SAME for share in (outcome.worst_unmet, outcome.total_unmet))
+    first, then = (worst, total) if scarcity == "worst-first" else (total, worst)
+    return first, then, outcome.usd_per_hour
 
 
 def change(here: Outcome, there: Outcome, least: float = -math.inf, most: float = math.inf) -> Change | None:
@@ -135,12 +150,12 @@ def change(here: Outcome, there: Outcome, least: float = -math.inf, most: float 
 
     Args:
         least, most: between which it is for sure, whatever was found: without a place no plan is cheaper,
-            with a node more none is dearer.
+            with a node more none is dearer. What was found may be by as much as the gaps are wide.
     """
     if merit(here)[:2] != merit(there)[:2]:
         return None
     return Change(
-        found=there.usd_per_hour - here.usd_per_hour,
+        found=min(most, max(least, there.usd_per_hour - here.usd_per_hour)),
         at_least=max(least, there.bound_usd_per_hour - here.usd_per_hour),
         at_most=min(most, there.usd_per_hour - here.bound_usd_per_hour),
     )
@@ -152,7 +167,8 @@ def dearest_gpu(problem: Problem, library: Library) -> str:
     kinds: dict[str, list[tuple[int, str]]] = {}
     usd: dict[str, float] = {}
     for stock in problem.stocks:
-        if (node := known.get(stock.configuration)) is not None:
+        node = known.get(stock.configuration)
+        if node is not None and node.name not in problem.excluded_configurations:
             kinds.setdefault(node.gpu, []).append((node.gpus, node.name))
             usd[node.gpu] = min(usd.get(node.gpu, math.inf), stock.usd_per_hour / node.gpus)
     return min(kinds[max(usd, key=lambda gpu: (usd[gpu], gpu))])[1] if usd else ""
@@ -162,38 +178,37 @@ def dearest_gpu(problem: Problem, library: Library) -> str:
 
 
 def _alternatives(
-    problem: Problem, answer: Answer, library: Library, solve: Solve
+    problem: Problem, answer: Answer, library: Library, solve: Solve, most: int
 ) -> tuple[Alternative, ...]:
-    here, used = outcome_of(answer), nodes_used(problem, answer)
-    price = {_place(stock): stock.usd_per_hour for stock in problem.stocks}
-    dearest = sorted(used, key=lambda place: (-used[place] * price[place], place))
+    here, used = outcome_of(problem, answer), nodes_used(problem, answer)
+    shadow = _shadow_prices(problem, answer)
+    value = {_place(s): s.usd_per_hour + shadow[_place(s)] for s in problem.stocks}
+    least = sorted(used, key=lambda place: (used[place] * value[place], place))
     found = []
-    for pool, name in dearest[:ALTERNATIVES]:
-        there = outcome_of(solve(_with_nodes(problem, (pool, name), 0), library))
+    for pool, name in least[:most]:
+        there = outcome_of(problem, solve(_with_nodes(problem, (pool, name), 0), library))
         nodes, by = used[pool, name], change(here, there, least=0.0)
         found.append(Alternative(pool=pool, configuration=name, nodes=nodes, outcome=there, change=by))
-    return tuple(sorted(found, key=lambda a: merit(a.outcome)))
+    return tuple(sorted(found, key=lambda a: merit(a.outcome, problem.policy.scarcity)))
 
 
 def _one_more(
     problem: Problem, answer: Answer, library: Library, solve: Solve, configuration: str
 ) -> tuple[OneMore, ...]:
-    shadow = {binding.limit: binding.usd_per_hour for binding in answer.binding}
-    worth = {
-        _place(s): shadow.get(f"stock of {s.configuration} in {s.pool.key}", 0.0) for s in problem.stocks
-    }
+    worth, order = _shadow_prices(problem, answer), problem.policy.scarcity
     asked = [place for place in worth if place[1] == configuration]
     if configuration and not asked:
-        raise ValueError(
-            f"--one-more: {configuration!r} is sold nowhere, expected one of {', '.join(_sold(problem))}"
-        )
+        sold = ", ".join(sorted({name for _, name in worth})) or "none"
+        raise ValueError(f"--one-more: {configuration!r} is sold nowhere, expected one of {sold}")
     binding = sorted((p for p in worth if worth[p] > 0), key=lambda p: (-worth[p], p))[:BINDING]
-    here, found = outcome_of(answer), []
+    here, found = outcome_of(problem, answer), []
     for stock in problem.stocks:
         if (place := _place(stock)) not in {*asked, *binding}:
             continue
-        there = outcome_of(solve(_with_nodes(problem, place, stock.nodes + 1), library))
-        if merit(there) > merit(here):  # within the gap: what is there already can go on without the node
+        there = outcome_of(problem, solve(_with_nodes(problem, place, stock.nodes + 1), library))
+        if merit(there, order) > merit(
+            here, order
+        ):  # within the gap: what is there already can go on without the node
             there = here.model_copy(
                 update={"bound_usd_per_hour": min(here.bound_usd_per_hour, there.bound_usd_per_hour)}
             )
@@ -207,21 +222,31 @@ def _one_more(
                 change=change(here, there, most=0.0),
             )
         )
-    return tuple(sorted(found, key=lambda o: (merit(o.outcome), o.pool, o.configuration)))
+    return tuple(
+        sorted(found, key=lambda o: (merit(o.outcome, order), o.usd_per_hour, o.pool, o.configuration))
+    )
 
 
 def _simpler(problem: Problem, answer: Answer, library: Library, solve: Solve) -> tuple[Simpler, ...]:
-    here, found = outcome_of(answer), []
+    here, found = outcome_of(problem, answer), []
     for templates in get_args(Templates):
         few = alike(library, templates)
         running = tuple(run for run in problem.running if is_alike(library, run, templates))
         asked = problem.model_copy(update={"library": few.digest, "running": running})
-        there = outcome_of(solve(asked, few))
+        there = outcome_of(problem, solve(asked, few))
         found.append(Simpler(templates=templates, outcome=there, change=change(here, there)))
     return tuple(found)
 
 
 # ------------------------------------------------------------------------------------------------- helpers
+
+
+def _shadow_prices(problem: Problem, answer: Answer) -> dict[Where, float]:
+    """What the relaxation says one more node of each place is worth beyond its price, USD per hour."""
+    binding = {limit.limit: limit.usd_per_hour for limit in answer.binding}
+    return {
+        _place(s): binding.get(f"stock of {s.configuration} in {s.pool.key}", 0.0) for s in problem.stocks
+    }
 
 
 def _with_nodes(problem: Problem, place: Where, nodes: int) -> Problem:
@@ -232,7 +257,3 @@ def _with_nodes(problem: Problem, place: Where, nodes: int) -> Problem:
 
 def _place(stock: Stock) -> Where:
     return stock.pool.key, stock.configuration
-
-
-def _sold(problem: Problem) -> list[str]:
-    return sorted({stock.configuration for stock in problem.stocks})

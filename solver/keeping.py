@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from solver.columns import Question
-from solver.partials import ROUNDING, solved_of
+from solver.partials import ROUNDING, solved_of, value_of
 from solver.places import Room
-from solver.program import Ends, Finish, Floats, Program, Proof, Solved, Step, pick
+from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step, pick
 
 SAME = 1e-6
 """Shares that differ by no more are alike."""
@@ -23,6 +23,8 @@ def running_plan(question: Question, finish: Finish) -> Solved | None:
     picked = pick(program, [s.block for s in program.specials], [s.row for s in program.specials])
     pairs = zip(picked.block.tolist(), picked.row.tolist(), strict=True)
     counts = np.array([at[pair] for pair in pairs], np.int64)
+    if not program.extras.name:  # nothing to choose beside the counts
+        return _counted(program, picked, counts)
     fixed = replace(picked, least=counts, limit=counts)
     ends = Ends()
     if program.extras.covers:  # sending caches costs something: first what the halves can serve together
@@ -31,6 +33,17 @@ def running_plan(question: Question, finish: Finish) -> Solved | None:
     found = finish(program, fixed, "cost", ends, np.inf)
     if found is None or not np.isfinite(found.value):
         return None
+    return replace(solved_of(program, picked, [("cost", found)]), proofs=())
+
+
+def _counted(program: Program, picked: Picked, counts: Ints) -> Solved | None:
+    """These counts as they are, no program solved; None where they draw more on a row than it has."""
+    drawn, right, none = np.zeros(len(program.rows.right)), program.rows.right, np.zeros(0)
+    np.add.at(drawn, picked.term_row, picked.term_amount * counts[picked.term_column])
+    if (drawn > right + ROUNDING * np.maximum(1.0, np.abs(right))).any():
+        return None
+    value = value_of(program, picked, counts, none, "cost")
+    found = Partial(counts, none, value, -np.inf)
     return replace(solved_of(program, picked, [("cost", found)]), proofs=())
 
 
@@ -49,7 +62,7 @@ def kept_plan(question: Question, solved: Solved, finish: Finish) -> Solved | No
         return None
     if not solved.proofs:
         return replace(running, proofs=(Proof("cost", running.value, 0.0),))
-    more = _serves_more(program, running.unmet, solved.unmet)
+    more = serves_more(program, running.unmet, solved.unmet)
     if not more and (
         solved.value <= running.value * (1 - least)
         or (program.weight * running.unmet > program.weight * solved.unmet + SAME).any()
@@ -88,10 +101,10 @@ def _may_serve_more(question: Question, solved: Solved) -> bool:
     for (b, row), count in _trimmed(question).items():
         family = program.families[program.blocks[b].family]
         left[family.service] -= count * family.cover[row]
-    return _serves_more(program, np.maximum(left, 0.0), solved.unmet)
+    return serves_more(program, np.maximum(left, 0.0), solved.unmet)
 
 
-def _serves_more(program: Program, unmet: Floats, than: Floats) -> bool:
+def serves_more(program: Program, unmet: Floats, than: Floats) -> bool:
     """By the order of the steps."""
     for step in program.steps:
         ours, theirs = (float(unmet_by_step(program, step, shares)) for shares in (unmet, than))

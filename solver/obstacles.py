@@ -102,6 +102,8 @@ def _refusals(question: Question, keys: set[str]) -> Iterator[str]:
 
 def _full_limits(question: Question, solved: Solved, keys: set[str]) -> Iterator[str]:
     """Policies that leave no room for one more instance of the services, wherever stock is left for it."""
+    if not question.limits:
+        return
     blocks = [b for b, site in enumerate(question.sites) if site.asked.service.key in keys]
     left, rooms = _left(question, solved), _rooms_left(question, solved)
     places = {b: _with_stock(question, b, rooms) for b in blocks}

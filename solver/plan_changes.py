@@ -33,11 +33,11 @@ class Held(NamedTuple):
     unmet: dict[str, float]
     """Service key -> share of that question's demand that it leaves unmet, where it does."""
     lacking: dict[tuple[str, str], int]
-    """(pool key, configuration) -> nodes that it has and that question does not."""
+    """(pool key, configuration) -> nodes that it has and that question does not, or excludes."""
 
     @property
     def does(self) -> bool:
-        """Whether it could simply go on."""
+        """Whether it could simply go on, as far as demand and stock go."""
         return not self.unmet and not self.lacking
 
 
@@ -67,7 +67,8 @@ def held(problem: Problem, own: Problem, answer: Answer) -> Held:
     used = nodes_used(own, answer)
     price, was = _prices(problem), _prices(own)
     dearer = sum(nodes * (price.get(place, was[place]) - was[place]) for place, nodes in used.items())
-    stock = {(s.pool.key, s.configuration): s.nodes for s in problem.stocks}
+    out = problem.excluded_configurations
+    stock = {(s.pool.key, s.configuration): s.nodes for s in problem.stocks if s.configuration not in out}
     lacking = {place: nodes - stock.get(place, 0) for place, nodes in sorted(used.items())}
     return Held(
         bill_usd_per_hour=answer.usd_per_hour + dearer,

@@ -38,14 +38,16 @@ class Reason(NamedTuple):
 def reasons(problem: Problem, answer: Answer, library: Library) -> list[Reason]:
     """One for each of `answer.chosen`, in that order."""
     tops, left = best_per_usd(problem, library), nodes_left(problem, answer)
-    runs = Counter({_key(run): run.count for run in problem.running})
+    runs = {_key(run): run for run in problem.running}
+    rates = {demand.service.key: demand.rate for demand in problem.demands}
     found = []
     for chosen in answer.chosen:
         best = tops.get(chosen.service.key)
         share = 1.0
         if best is not None and chosen.usd_per_hour > 0:
             share = chosen.rating.throughput / chosen.usd_per_hour / best.per_usd
-        found.append(Reason(share, _why(chosen, best, share, left, runs)))
+        asked = rates.get(chosen.service.key, 0.0) * problem.policy.most_of_one(chosen.service.slo_class)
+        found.append(Reason(share, _why(chosen, best, share, asked, left, runs)))
     return found
 
 
@@ -147,19 +149,34 @@ def _why(
     chosen: Chosen,
     best: Best | None,
     share: float,
+    asked: float,
     left: Counter[tuple[str, str]],
-    runs: Mapping[tuple[str, str], int],
+    runs: Mapping[tuple[str, str], Running],
 ) -> str:
-    stays = min(chosen.count, runs.get(_key(chosen), 0))
-    running = f"{stays} of {chosen.count} running already; " if stays else ""
+    running = _running(chosen, runs.get(_key(chosen)))
     if best is None or share >= AS_GOOD:
         return f"{running}gives most per USD"
     counts = Counter(best.nodes)
     what = " + ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())
+    there = f"{running}{what} in {short(best.pool)}"
     gone = sorted(name for name, count in counts.items() if left[best.pool, name] < count)
     if gone:
-        return f"{running}{what} in {short(best.pool)} is best: no {', '.join(gone)} left"
-    return f"{running}fits what is left to cover better than {what} in {short(best.pool)}"
+        return f"{there} is best: no {', '.join(gone)} left"
+    if best.throughput > asked:
+        return f"{there} is best, but of its {_rate(best.throughput)} only {_rate(asked)} count"
+    return f"{running}the whole plan costs less than with {what} in {short(best.pool)}"
+
+
+def _running(chosen: Chosen, run: Running | None) -> str:
+    """How many of them run, and have to."""
+    if run is None:
+        return ""
+    stays, pinned = min(chosen.count, run.count), min(chosen.count, run.pinned)
+    return f"{stays} of {chosen.count} running already{f', {pinned} pinned' if pinned else ''}; "
+
+
+def _rate(given: float) -> str:
+    return f"{given:,.0f}" if given >= 1000 else f"{given:.4g}"
 
 
 def _key(what: Chosen | Running) -> tuple[str, str]:

@@ -64,11 +64,11 @@ class Asked:
 
 @dataclass
 class Effort:
-    """What is left of the work that a whole solve may take, in columns tried."""
+    """What is left of the work that a step may take, in columns tried."""
 
-    prices: int = 120_000_000
+    prices: int = 60_000_000
     """For cheapest plans."""
-    lists: int = 60_000_000
+    lists: int = 20_000_000
     """To list all that are cheap enough."""
 
 
@@ -195,7 +195,7 @@ class Pricing:
         big = np.full(self.services, 1.0 if self.asked.feasible else DEAR * size)
         master = Master(self.board.right, self.asked.weight, self.asked.total, big)
         sent, steps, since, mark, pull = 0, 1, 0, best.bound, PULL
-        while steps < ROUNDS and since < STALLED:
+        while steps < ROUNDS and since < STALLED and self.effort.prices > 0:
             sent = self.pool.send(master, sent, self.asked.ask.dear)
             master.solve()
             if self.asked.feasible and (master.value <= TINY or best.bound > TINY):

@@ -15,7 +15,7 @@ pinned) is listed apart.
 What a row means is up to whoever builds the program (`Rows.name`). Unmet shares weigh `weight_s`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
@@ -279,6 +279,10 @@ class Solved:
     @property
     def gap(self) -> float:
         return self.proofs[-1].gap
+
+
+Better = Callable[[Solved], None]
+"""Is told of a plan that a search has, while it goes on."""
 
 
 def pick(program: Program, block: Sequence[int] | Ints, row: Sequence[int] | Ints) -> Picked:

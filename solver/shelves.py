@@ -5,6 +5,7 @@ once for all solves with it. Any other `Templates` (the small ones of tests) and
 library lacks are put into arrays template by template.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -73,8 +74,7 @@ class Kind:
 
     def uses(self, row: int) -> dict[int, int]:
         """Configuration -> nodes of it that a row's template takes."""
-        names, counts = np.unique(self.nodes[row][self.nodes[row] >= 0], return_counts=True)
-        return dict(zip(names.tolist(), counts.tolist(), strict=True))
+        return dict(Counter(c for c in self.nodes[row].tolist() if c >= 0))  # in rising order, as nodes are
 
     def rated(self, row: int) -> Rated:
         """The template of a row, made once: the same ones are chosen again and again."""

@@ -1,7 +1,7 @@
-"""Compiles the searches once, which keeps them for all processes (`solver.compiled`): python -m solver.warm.
+"""Compiles the loops once, which keeps them for all processes (`solver.compiled`): python -m solver.warm.
 
-`make setup` does. One small search for each runtime, and small allocations, go through all loops, with the
-types that others have.
+`make setup` does; it takes a minute of a core. One small search for each runtime, and small allocations, go
+through all loops, with the types that others have.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ def warm() -> None:
 
 
 def _allocations() -> tuple[Program, ...]:
-    """Two templates of a service: enough stock, too little, and a row that is more than stock."""
+    """Two templates of a service: enough stock, too little, and slices with a row that is more than stock."""
     family = Family(0, np.array([[0, -1], [0, 0]], np.int8), np.array([0.4, 0.7]))
     block = Block(0, "here", np.array([1.0]), np.array([0.1]), np.array([True]), (Draw(0, 0, 1.0),))
     ample = Program(
@@ -46,8 +46,20 @@ def _allocations() -> tuple[Program, ...]:
         specials=(Special(0, 0, running=1),),
     )
     short = replace(ample, rows=Rows(("node",), np.array([1.0])))
-    terms = replace(block, terms=(Term(1, instance=1.0),))
-    coupled = replace(ample, blocks=(terms,), rows=Rows(("node", "instances"), np.array([9.0, 9.0])))
+    slices = replace(
+        block,
+        price=np.array([1.0, 2.0]),
+        start=np.array([0.1, 0.2]),
+        offered=np.array([True, True]),
+        draws=(Draw(0, 0, 1.0), Draw(1, 0, 2.0)),
+        terms=(Term(1, instance=1.0),),
+    )
+    coupled = replace(
+        ample,
+        families=(Family(0, np.array([[0, -1], [1, -1]], np.int8), np.array([0.4, 0.7])),),
+        blocks=(slices,),
+        rows=Rows(("node", "instances"), np.array([9.0, 9.0])),
+    )
     return ample, short, coupled
 
 

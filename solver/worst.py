@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.board import Board
-from solver.choice import Limits, choose
+from solver.choice import Decide, Limits, choose
+from solver.cuts import Tighter, fewest
 from solver.knapsacks import EVEN, GRID, ROUNDING, Ask
 from solver.pricing import TINY, Asked, Effort, Prices, Pricing, free_prices
 from solver.program import Floats, Ints
-from solver.rounds import LOOK, contested, plans_within, tables_at
+from solver.rounds import FEW, LOOK, contested, plans_within, tables_at
 
 STEPS = 40
 """Shares tried at most."""
@@ -29,10 +30,10 @@ class Worst:
     bound: float
 
 
-def least_worst(board: Board, weight: Floats, gap: float, effort: Effort) -> Worst:
+def least_worst(board: Board, weight: Floats, gap: float, decide: Decide) -> Worst:
     """Bisect until bound and value are within the gap, or what is left cannot be settled."""
     free = replace(board, items=board.items._replace(cost=np.zeros(len(board))))
-    shares = _Shares(free, weight, effort)
+    shares = _Shares(free, weight, decide)
     low, low_bound = shares.above(free_prices(len(weight), len(board.right)), 0.0), 0.0
     found = Worst(np.zeros(0, np.int64), float(weight.max()), max(0.0, low))
     low, prices = _by_prices(shares, max(0.0, low), found.value, gap)
@@ -73,8 +74,9 @@ def _by_prices(shares: "_Shares", low: float, high: float, gap: float) -> tuple[
 class _Shares:
     """Questions about one share."""
 
-    def __init__(self, board: Board, weight: Floats, effort: Effort) -> None:
-        self.board, self.weight, self.effort = board, weight, effort
+    def __init__(self, board: Board, weight: Floats, decide: Decide) -> None:
+        self.board, self.weight, self.decide = board, weight, decide
+        self.effort = Effort()
 
     def asked(self, share: float) -> Asked:
         """All but the share of each service's demand."""
@@ -109,6 +111,10 @@ class _Shares:
         narrow, right = contested(plans, self.board.right)
         limits = Limits(first=True, work=LOOK)
         value, left = choose(narrow, right, here.bound, 2 * TINY, limits, chosen)
+        if not np.isfinite(value) and left <= 0:
+            few, _ = fewest(Tighter(narrow, here.bound, np.arange(len(narrow.slack))), FEW)
+            found = self.decide(few.plans, right, np.inf, np.inf)
+            value, chosen = found.value, few.at[found.chosen]
         if not np.isfinite(value):
             return None, whole and left > 0
         return self.board.at[np.concatenate([columns[p] for p in chosen.tolist()])], True

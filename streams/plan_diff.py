@@ -55,9 +55,9 @@ def difference(first: PlanRecord, second: PlanRecord) -> View:
 
 def _why(first: PlanRecord, second: PlanRecord, then: Held) -> Iterator[str]:
     """What kept the first plan from being the second, by what there is of it: demand, stock, prices."""
-    demand = {d.service.key: d.rate for d in first.problem.demands}
-    moved = [(d.service.key, d.rate, demand.get(d.service.key, 0.0)) for d in second.problem.demands]
-    ups, downs = (sum((now > was) if up else (now < was) for _, now, was in moved) for up in (True, False))
+    asked = ({d.service.key: d.rate for d in plan.problem.demands} for plan in (first, second))
+    moved = [(now or 0.0) - (was or 0.0) for _, was, now in _pairs(*asked)]
+    ups, downs = sum(by > 0 for by in moved), sum(by < 0 for by in moved)
     if ups or downs:
         yield f"demand: {ups} services ask for more, {downs} for less"
     for service, share in then.unmet.items():
@@ -68,12 +68,16 @@ def _why(first: PlanRecord, second: PlanRecord, then: Held) -> Iterator[str]:
     if abs(dearer) > CENT:
         yield f"prices: the first plan's nodes would cost {dearer:+.2f} USD/h"
     policies = (plan.problem.policy.model_dump() for plan in (first, second))
-    if names := [name for name, was, now in _pairs(*policies) if was != now]:
+    names = [name for name, was, now in _pairs(*policies) if was != now]
+    if first.problem.excluded_configurations != second.problem.excluded_configurations:
+        names.append("excluded_configurations")
+    if names:
         yield f"policy: {', '.join(names)}"
     if first.problem.library != second.problem.library:
         yield "templates: of another library"
     if then.does:
-        yield f"the first plan would still do, for a bill of {then.bill_usd_per_hour:.2f} USD/h"
+        but = "but for the policy, " if names else ""
+        yield f"{but}the first plan would still do, for a bill of {then.bill_usd_per_hour:.2f} USD/h"
 
 
 def _asked(plan: PlanRecord) -> dict[str, object]:
@@ -88,6 +92,7 @@ def _asked(plan: PlanRecord) -> dict[str, object]:
         found[f"price of {place}"] = stock.usd_per_hour
     found |= {f"start-up ratio of {model}": k for model, k in problem.startup_ratio.items()}
     found |= {f"policy {name}": value for name, value in problem.policy.model_dump(mode="json").items()}
+    found["policy excluded_configurations"] = list(problem.excluded_configurations)
     return found
 
 
@@ -125,7 +130,10 @@ def _pairs(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[tup
 def _figures(figures: Mapping[str, list[Any]]) -> Table:
     table = plain_table("Plans", "", "first", "second", "change")
     for name, (a, b) in figures.items():
-        change = f"{b / a - 1:+.2%}" if a and name != "gap" else ""
+        if name == "gap":
+            table.add_row(name, f"{a:.3%}", f"{b:.3%}", "")
+            continue
+        change = f"{b / a - 1:+.2%}" if a and name != "seconds" else ""
         table.add_row(name, f"{a:.6g}", f"{b:.6g}", change)
     return table
 

@@ -1,28 +1,26 @@
 """What `coral plan` reads: files of demand, availability, prices and running instances, YAML or JSON.
 
 Read strictly: an unknown key, a number that is none or out of range, a model, configuration or place that the
-set-up does not have, or the same thing said twice, each is told with its file and field. Their formats are
-in docs/allocation.md.
+set-up does not have, or the same thing said twice, each is told with its file, line and field. Their formats
+are in docs/allocation.md.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Generic, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from schemas.base import Count, Frozen, Name, Positive, Rate, Whole
 from schemas.catalog import Market, Phase
+from schemas.faults import Fault, FileError, Place
 from schemas.problems import NodeUsd, Pool
 from schemas.workload import Workload
-from schemas.yamlfile import load_yaml
+from schemas.yamlfile import load_marked
 
 RegionName = Annotated[str, Field(pattern=r"^[^\s/|]+/[^\s/|]+$")]
 """cloud/region."""
-
-
-class PlanFileError(ValueError):
-    """A file that says what cannot be: file, field, value and what was expected."""
 
 
 class InPool(Frozen):
@@ -121,55 +119,85 @@ class Known(NamedTuple):
     regions: Sequence[str]
 
 
+Line = TypeVar("Line", bound=Frozen)
+
+
+@dataclass(frozen=True)
+class Entries(Generic[Line]):
+    """The list of a file, and where each entry of it stands."""
+
+    section: str
+    lines: tuple[Line, ...]
+    place: Callable[[Sequence[int | str]], Place]
+
+    def at(self, i: int) -> Place:
+        """File and line of an entry."""
+        return self.place((self.section, i))
+
+    def fault(self, i: int, field: str, text: str) -> Fault:
+        """What is wrong with an entry, or a field of it."""
+        steps: tuple[int | str, ...] = (self.section, i, field) if field else (self.section, i)
+        return Fault(self.place(steps), ".".join(map(str, steps)), text)
+
+
 # ------------------------------------------------------------------------------------------------- readers
 
 
-def read_demand(path: Path, known: Known) -> tuple[DemandLine, ...]:
+def read_demand(path: Path, known: Known) -> Entries[DemandLine]:
     """Every line with its SLO class.
 
     Raises:
         OSError: the file cannot be read.
-        FileError, pydantic.ValidationError: it is no such file; the errors name it.
-        PlanFileError: a line that names what the set-up does not have, or a demand said twice.
+        FileError, pydantic.ValidationError: it is no such file, names what the set-up does not have, or says
+            a thing twice; the errors name the file, its lines and fields.
     """
-    lines = []
+    file, marked = load_marked(DemandFile, path)
+    asked = Entries("demand", file.demand, marked.place)
+    faults, lines = [], []
     models = list(dict.fromkeys(model for model, _ in known.levels))
-    for i, line in enumerate(load_yaml(DemandFile, path).demand):
-        at = f"demand.{i}"
-        _one_of(path, f"{at}.model", line.model, models)
+    for i, line in enumerate(asked.lines):
         classes = [slo_class for model, slo_class in known.levels if model == line.model]
-        if line.slo_class is not None:
-            _one_of(path, f"{at}.slo_class", line.slo_class, classes)
+        faults += _unknown(asked, i, "model", line.model, models)
+        if line.slo_class is not None and classes:
+            faults += _unknown(asked, i, "slo_class", line.slo_class, classes)
         for phase in line.rates:
-            _one_of(path, f"{at}.rates", phase, known.phases)
-        lines.append(line.model_copy(update={"slo_class": line.slo_class or classes[0]}))
-    _once(path, "demand", [f"{line.model}/{line.slo_class}" for line in lines])
-    return tuple(lines)
+            faults += _unknown(asked, i, "rates", phase, known.phases)
+        slo_class = line.slo_class or next(iter(classes), None)
+        lines.append(line.model_copy(update={"slo_class": slo_class}))
+    faults += _twice(asked, [f"{line.model}/{line.slo_class}" for line in lines])
+    refuse(faults)
+    return Entries(asked.section, tuple(lines), asked.place)
 
 
-def read_availability(path: Path, known: Known) -> tuple[AvailabilityLine, ...]:
+def read_availability(path: Path, known: Known) -> Entries[AvailabilityLine]:
     """Raises: as `read_demand`."""
-    lines = load_yaml(AvailabilityFile, path).availability
-    _places(path, "availability", lines, known)
-    return lines
+    file, marked = load_marked(AvailabilityFile, path)
+    return _in_places(Entries("availability", file.availability, marked.place), known)
 
 
-def read_prices(path: Path, known: Known) -> tuple[PriceLine, ...]:
+def read_prices(path: Path, known: Known) -> Entries[PriceLine]:
     """Raises: as `read_demand`."""
-    lines = load_yaml(PricesFile, path).prices
-    _places(path, "prices", lines, known)
-    return lines
+    file, marked = load_marked(PricesFile, path)
+    return _in_places(Entries("prices", file.prices, marked.place), known)
 
 
-def read_running(path: Path, known: Known) -> tuple[RunningLine, ...]:
+def read_running(path: Path, known: Known) -> Entries[RunningLine]:
     """Raises: as `read_demand`. Whether there is such a template is for the library to say."""
-    lines = load_yaml(RunningFile, path).running
-    for i, line in enumerate(lines):
-        _one_of(path, f"running.{i}.region", line.region, known.regions)
+    file, marked = load_marked(RunningFile, path)
+    running, faults = Entries("running", file.running, marked.place), []
+    for i, line in enumerate(running.lines):
+        faults += _unknown(running, i, "region", line.region, known.regions)
         if line.pinned > line.count:
-            raise PlanFileError(f"{path}: running.{i}.pinned: {line.pinned}, expected at most {line.count}")
-    _once(path, "running", [f"{line.template} in {line.pool.key}" for line in lines])
-    return lines
+            faults.append(running.fault(i, "pinned", f"{line.pinned}, expected at most {line.count}"))
+    faults += _twice(running, [f"{line.template} in {line.pool.key}" for line in running.lines])
+    refuse(faults)
+    return running
+
+
+def refuse(faults: Sequence[Fault]) -> None:
+    """Raises FileError where there are any."""
+    if faults:
+        raise FileError(faults)
 
 
 def workload_of(line: DemandLine, usual: Workload) -> Workload:
@@ -180,22 +208,31 @@ def workload_of(line: DemandLine, usual: Workload) -> Workload:
 
 # ------------------------------------------------------------------------------------------------- helpers
 
-
-def _places(path: Path, section: str, lines: Sequence[Where], known: Known) -> None:
-    for i, line in enumerate(lines):
-        _one_of(path, f"{section}.{i}.configuration", line.configuration, known.configurations)
-        _one_of(path, f"{section}.{i}.region", line.region, known.regions)
-    _once(path, section, [f"{line.configuration} in {line.pool.key}" for line in lines])
+InPlace = TypeVar("InPlace", bound=Where)
 
 
-def _one_of(path: Path, field: str, name: str, known: Iterable[str]) -> None:
-    if name not in (names := list(known)):
-        raise PlanFileError(f"{path}: {field}: {name!r}, expected one of {', '.join(names) or 'none'}")
+def _in_places(entries: Entries[InPlace], known: Known) -> Entries[InPlace]:
+    faults = []
+    for i, line in enumerate(entries.lines):
+        faults += _unknown(entries, i, "configuration", line.configuration, known.configurations)
+        faults += _unknown(entries, i, "region", line.region, known.regions)
+    faults += _twice(entries, [f"{line.configuration} in {line.pool.key}" for line in entries.lines])
+    refuse(faults)
+    return entries
 
 
-def _once(path: Path, section: str, names: Sequence[str]) -> None:
+def _unknown(entries: Entries[Line], i: int, field: str, name: str, known: Iterable[str]) -> list[Fault]:
+    if name in (names := list(known)):
+        return []
+    return [entries.fault(i, field, f"{name!r}, expected one of {', '.join(names) or 'none'}")]
+
+
+def _twice(entries: Entries[Line], names: Sequence[str]) -> list[Fault]:
     first: dict[str, int] = {}
+    found = []
     for i, name in enumerate(names):
-        if name in first:
-            raise PlanFileError(f"{path}: {section}.{i}: {name} is given already by {section}.{first[name]}")
-        first[name] = i
+        if first.setdefault(name, i) != i:
+            found.append(
+                entries.fault(i, "", f"{name} is given already in line {entries.at(first[name]).line}")
+            )
+    return found

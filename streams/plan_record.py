@@ -75,13 +75,20 @@ class PlanRecord(Frozen):
     columns: Count
     """Templates times pools that were chosen from."""
     instances: tuple[InstanceRow, ...]
+    unused: tuple[str, ...] = ()
+    """Prices that were given for places without stock, and where."""
     limits: Limits
     problem: Problem
     answer: Answer
 
 
 def record_of(
-    setup: str, library: Library, problem: Problem, answer: Answer, processor_seconds: float
+    setup: str,
+    library: Library,
+    problem: Problem,
+    answer: Answer,
+    processor_seconds: float,
+    unused: Sequence[str] = (),
 ) -> PlanRecord:
     """What is written of an answer."""
     return PlanRecord(
@@ -95,6 +102,7 @@ def record_of(
         unmet=_unmet(answer.unmet),
         columns=answer.columns,
         instances=_instances(answer.chosen, reasons(problem, answer, library)),
+        unused=tuple(unused),
         limits=Limits(
             setup=setup,
             runtime=library.inputs.runtime,

@@ -1,7 +1,6 @@
 """A plan for people: what it costs and how sure that is, where the instances are and why, what binds."""
 
 from collections.abc import Iterator
-from types import MappingProxyType
 
 from rich.table import Table
 
@@ -10,14 +9,9 @@ from streams.catalog_view import View, plain_table
 from streams.plan_record import PlanRecord
 
 SHOWN = 8
-"""Of the limits that bind; JSON has all."""
+"""Of the limits that bind, and of prices that go unused; JSON has all."""
 LIMITS = ("stock of", "GPUs of", "replicas of", "regions of", "spot share of", "budget")
 """What people set or buy; other rows only tie parts of the program together (`solver.coupling`)."""
-
-
-SHARES = MappingProxyType(
-    {"worst": "largest unmet share, by weight", "total": "all unmet shares together, by weight"}
-)
 
 
 def shown(record: PlanRecord) -> View:
@@ -53,12 +47,25 @@ def summary(record: PlanRecord) -> Iterator[str]:
     )
     if record.unmet:
         for step in record.answer.steps:
-            if step.minimised in SHARES:
-                yield f"{SHARES[step.minimised]}: {step.value:.2%}, at least {step.bound:.2%} in any plan"
+            value, bound = step.value, step.bound
+            if step.minimised == "worst":
+                yield f"largest unmet share, by weight: {value:.2%}, at least {bound:.2%} in any plan"
+            if step.minimised == "total":
+                yield f"unmet shares added up, by weight: {value:.3f}, at least {bound:.3f} in any such plan"
     for breach in record.answer.breaches:
         yield f"{breach.policy} of {breach.subject}: {breach.got}, asked for {breach.asked}"
     if record.answer.kept:
-        yield "what runs is kept: a new plan would save too little"
+        yield "what runs is kept: no plan was found that betters it by enough"
+    for what in record.answer.ignored:
+        yield f"{what}, so it counts for nothing"
+
+
+def unused(record: PlanRecord) -> Iterator[str]:
+    """What was given for nothing, a line each, and how many more."""
+    for price in record.unused[:SHOWN]:
+        yield f"{price} goes unused: no stock there"
+    if (more := len(record.unused) - SHOWN) > 0:
+        yield f"and {more} more prices go unused (`unused` of --json)"
 
 
 def _headline(record: PlanRecord) -> Table:
@@ -98,7 +105,8 @@ def _unmet(record: PlanRecord) -> Table:
 
 
 def _binding(record: PlanRecord) -> Table:
-    table = plain_table("What binds", "limit", "one more is worth, in fractions of nodes, USD/h")
+    worth = "looser by one would save, in fractions of nodes, USD/h"
+    table = plain_table("What binds", "limit", f"{worth}, as much being unmet" if record.unmet else worth)
     limits = [b for b in record.answer.binding if b.limit.startswith(LIMITS)]
     for binding in limits[:SHOWN]:
         table.add_row(short(binding.limit), f"{binding.usd_per_hour:.2f}")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agents.traces import SHIPPED_TRACES, read_steps
 from schemas.catalog import Phase
@@ -27,12 +27,14 @@ from solver.snapshots import (
 from streams.pairing import disaggregation_of
 from streams.plan_files import (
     DemandLine,
+    Entries,
     Known,
-    PlanFileError,
+    PriceLine,
     read_availability,
     read_demand,
     read_prices,
     read_running,
+    refuse,
     workload_of,
 )
 from streams.plan_policy import policy_of
@@ -56,7 +58,15 @@ class Given:
     scale: Scale = "full"
 
 
-def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
+class Question(NamedTuple):
+    """What is solved, and what was given for nothing."""
+
+    problem: Problem
+    unused: tuple[str, ...] = ()
+    """Prices of places that have no stock: where they stand and what they are of."""
+
+
+def question_of(setup: Setup, library: Library, given: Given) -> Question:
     """The question.
 
     Raises:
@@ -65,26 +75,29 @@ def problem_of(setup: Setup, library: Library, given: Given) -> Problem:
     """
     known = _known(setup)
     problem = _from_the_set_up(setup, library, given)
-    policy = policy_of(setup, given.policy, known)
-    update: dict[str, Any] = {"sliced": sliced_of(setup), "policy": policy}
+    asked = policy_of(setup, given.policy, known)
+    update: dict[str, Any] = {"sliced": sliced_of(setup), "policy": asked.policy}
+    update["excluded_configurations"] = asked.excluded
     if given.demand is not None:
         lines = read_demand(given.demand, known)
-        update["demands"] = _demands(setup, given.demand, lines)
-        if not policy.disaggregation:
-            apart = tuple(disaggregation_of(setup, lines))
-            update["policy"] = policy.model_copy(update={"disaggregation": apart})
-    prices = _prices(setup, given, known)
+        update["demands"] = _demands(setup, lines)
+        if not asked.policy.disaggregation:
+            apart = tuple(disaggregation_of(setup, lines.lines))
+            update["policy"] = asked.policy.model_copy(update={"disaggregation": apart})
+    listed = None if given.prices is None else read_prices(given.prices, known)
+    prices = prices_of(setup) | ({} if listed is None else _by_place(listed))
+    stocks = problem.stocks
     if given.availability is not None:
         update["id"] = setup.name  # its stock follows from no seed
-        update["stocks"] = _stocks(given.availability, known, prices)
-    elif given.prices is not None:
-        update["stocks"] = tuple(
-            s.model_copy(update={"usd_per_hour": prices[Place(s.pool, s.configuration)]})
-            for s in problem.stocks
+        stocks = _stocks(given.availability, known, prices)
+    else:
+        stocks = tuple(
+            s.model_copy(update={"usd_per_hour": prices[Place(s.pool, s.configuration)]}) for s in stocks
         )
     if given.running is not None:
         update["running"] = _running(given.running, known, library)
-    return problem.model_copy(update=update)
+    unused = () if listed is None else _unused(listed, stocks, prices)
+    return Question(problem.model_copy(update={**update, "stocks": stocks}), unused)
 
 
 def sliced_of(setup: Setup) -> tuple[Sliced, ...]:
@@ -132,18 +145,23 @@ def _known(setup: Setup) -> Known:
     return Known(setup.scope.levels, setup.scope.phases, names, regions_of(setup))
 
 
-def _demands(setup: Setup, path: Path, lines: Sequence[DemandLine]) -> tuple[ServiceDemand, ...]:
-    """Raises PlanFileError: requests/s times their length are more than there are numbers for."""
-    found = []
-    for i, line in enumerate(lines):
-        for phase, rate in _rates(setup, line).items():
-            if not math.isfinite(rate):
-                raise PlanFileError(
-                    f"{path}: demand.{i}: {rate} tokens/s of {phase}, expected a finite number"
-                )
+def _demands(setup: Setup, asked: Entries[DemandLine]) -> tuple[ServiceDemand, ...]:
+    """Raises FileError: requests/s times their length are more than there are numbers for."""
+    faults, found = [], []
+    for i, line in enumerate(asked.lines):
+        rates = _rates(setup, line)
+        if not all(map(math.isfinite, rates.values())):
+            faults.append(asked.fault(i, "", f"{_said(rates)}, expected finite numbers"))
+            continue
+        for phase, rate in rates.items():
             service = Service(model=line.model, slo_class=str(line.slo_class), phase=phase)
             found.append(ServiceDemand(service=service, rate=rate))
+    refuse(faults)
     return tuple(found)
+
+
+def _said(rates: Mapping[Phase, float]) -> str:
+    return ", ".join(f"{rate} a second of {phase}" for phase, rate in rates.items())
 
 
 def _rates(setup: Setup, line: DemandLine) -> Mapping[Phase, float]:
@@ -155,53 +173,66 @@ def _rates(setup: Setup, line: DemandLine) -> Mapping[Phase, float]:
     return {phase: line.requests_per_s * tokens_of(workload, phase) for phase in phases}
 
 
-def _prices(setup: Setup, given: Given, known: Known) -> dict[Place, float]:
-    """List prices, and over them those of a file."""
-    prices = prices_of(setup)
-    if given.prices is not None:
-        lines = read_prices(given.prices, known)
-        prices |= {Place(line.pool, line.configuration): line.usd_per_hour for line in lines}
-    return prices
+def _by_place(listed: Entries[PriceLine]) -> dict[Place, float]:
+    return {Place(line.pool, line.configuration): line.usd_per_hour for line in listed.lines}
+
+
+def _priced_at(place: Place, prices: Mapping[Place, float]) -> Place | None:
+    """The place whose price holds: its own, or that of the region without zones."""
+    anywhere = Place(place.pool.model_copy(update={"zone": "*"}), place.configuration)
+    return next((at for at in (place, anywhere) if at in prices), None)
+
+
+def _unused(
+    listed: Entries[PriceLine], stocks: Sequence[Stock], prices: Mapping[Place, float]
+) -> tuple[str, ...]:
+    """Lines whose price no stock has."""
+    used = {_priced_at(Place(stock.pool, stock.configuration), prices) for stock in stocks}
+    return tuple(
+        f"{listed.at(i)}: price of {place.configuration} in {place.pool.key}"
+        for i, place in enumerate(_by_place(listed))  # each place is listed once
+        if place not in used
+    )
 
 
 def _stocks(path: Path, known: Known, prices: Mapping[Place, float]) -> tuple[Stock, ...]:
-    """Raises PlanFileError: nobody has said what a node costs there."""
-    stocks = []
-    for i, line in enumerate(read_availability(path, known)):
-        place = Place(line.pool, line.configuration)
-        anywhere = Place(line.pool.model_copy(update={"zone": "*"}), line.configuration)
-        usd = prices.get(place, prices.get(anywhere))
-        if usd is None and line.market == "reserved":
-            usd = 0.0  # paid anyway
-        if usd is None:
-            raise PlanFileError(
-                f"{path}: availability.{i}: {line.configuration} in {line.pool.key} has no price, "
-                "expected one in a file of prices"
-            )
+    """Raises FileError: nobody has said what a node costs there."""
+    stocks, faults = [], []
+    listed = read_availability(path, known)
+    for i, line in enumerate(listed.lines):
+        at = _priced_at(Place(line.pool, line.configuration), prices)
+        if at is None and line.market != "reserved":  # which are paid anyway
+            text = f"{line.configuration} in {line.pool.key} has no price, expected one in a file of prices"
+            faults.append(listed.fault(i, "", text))
+            continue
         stocks.append(
             Stock(
                 pool=line.pool,
                 configuration=line.configuration,
                 nodes=line.nodes,
-                usd_per_hour=usd,
+                usd_per_hour=0.0 if at is None else prices[at],
                 interruptions_per_hour=line.interruptions_per_hour,
             )
         )
+    refuse(faults)
     return tuple(stocks)
 
 
 def _running(path: Path, known: Known, library: Library) -> tuple[Running, ...]:
-    """Raises PlanFileError: a template that is not in the library."""
+    """Raises FileError: a template that is not in the library."""
     if is_record(path):
         return running_of(read_record(path).answer)
-    found = []
-    for i, line in enumerate(read_running(path, known)):
+    found, faults = [], []
+    listed = read_running(path, known)
+    for i, line in enumerate(listed.lines):
         rated = _found(library, line.template)
         if rated is None:
-            raise PlanFileError(
-                f"{path}: running.{i}.template: {line.template!r} is not in the library {library.digest}; a "
-                "plan that `coral plan` wrote has its templates whole"
+            text = (
+                f"{line.template!r} is not in the library {library.digest}, expected one that is, or "
+                "instead of this file a plan that `coral plan` wrote, which has its templates whole"
             )
+            faults.append(listed.fault(i, "template", text))
+            continue
         found.append(
             Running(
                 template=rated.template,
@@ -211,6 +242,7 @@ def _running(path: Path, known: Known, library: Library) -> tuple[Running, ...]:
                 pinned=line.pinned,
             )
         )
+    refuse(faults)
     return tuple(found)
 
 

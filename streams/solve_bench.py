@@ -16,7 +16,7 @@ from solver.methods import method
 from solver.profiles import load_profile
 from solver.setups import Scope, configuration_of
 from streams.library_cache import cached_library
-from streams.solve_worker import Bench
+from streams.solve_worker import Bench, Better
 
 N_MAX, MIXED_MAX = 4, 4
 """Most nodes of a template, of one configuration or two. Of all that is sold the sweep finds these in 4 s of
@@ -31,6 +31,7 @@ def open_bench(
     levels: list[tuple[str, str]],
     configurations: list[str],
     cache: str,
+    variants: dict[str, list[str]] | None = None,
 ) -> Bench:
     """Load or build the library, and solve once, since the first solve loads Pyomo and HiGHS.
 
@@ -41,6 +42,7 @@ def open_bench(
         levels: (model, SLO class) pairs to have templates for.
         configurations: node configurations to plan with.
         cache: folder of libraries built before, by digest of what they were built from.
+        variants: model -> those that are good enough, where not all are.
     """
     known = load_catalog(Path(catalog))
     profile = load_profile([Path(path) for path in profiles], known)
@@ -48,15 +50,15 @@ def open_bench(
     scope = Scope(
         levels=tuple((model, slo_class) for model, slo_class in levels),
         configurations=tuple(configuration_of(known, name) for name in configurations),
-        variants={},
+        variants={model: tuple(names) for model, names in (variants or {}).items()},
         n_max=N_MAX,
         mixed_max=MIXED_MAX,
     )
     library = cached_library(figures, scope, Path(cache))
     solve = method(METHOD)
 
-    def answer(problem: Problem) -> Answer:
-        return solve(problem, library, clock=time.perf_counter)
+    def answer(problem: Problem, better: Better | None = None) -> Answer:
+        return solve(problem, library, clock=time.perf_counter, better=better)
 
     answer(_first_problem(library))
     return Bench(library.digest, answer)

@@ -24,6 +24,9 @@ def explain_plan(
         str | None,
         typer.Option(help="A configuration, such as 1xH100; default: the dearest GPU, as it is sold."),
     ] = None,
+    places: Annotated[
+        int, typer.Option(help="How many places to plan without, those worth least first.")
+    ] = 6,
     setup: planning.SetupName = "core",
     demand: planning.Demand = None,
     availability: planning.Availability = None,
@@ -46,6 +49,8 @@ def explain_plan(
     from streams import catalog_view, explain_plan_view
 
     with shared.bad_input():
+        if places < 0:
+            raise ValueError(f"--places: {places}, expected at least 0")
         if plan is not None:
             _alone(context)
             record, known = _opened(context.obj, plan, library)
@@ -53,7 +58,7 @@ def explain_plan(
             given = planning.given_of(demand, availability, prices, running, policy, seed, stock)
             asked, known = planning.prepared(context.obj, setup, runtime, n_max, rho, library)
             record = planning.solved(setup, asked, known, given)
-        found = explain(record.problem, record.answer, known, _answer, one_more)
+        found = explain(record.problem, record.answer, known, _answer, one_more, places)
         view = explain_plan_view.shown(record, found)
     if as_json:
         typer.echo(view.as_json())
@@ -67,7 +72,7 @@ def _answer(problem: "Problem", library: "Library") -> "Answer":
 
 def _alone(context: typer.Context) -> None:
     """Raises ValueError: an option that asks for another plan than the one that is given."""
-    for name in sorted(set(context.params) - {"plan", "one_more", "library", "as_json"}):
+    for name in sorted(set(context.params) - {"plan", "one_more", "places", "library", "as_json"}):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = "--" + name.replace("_", "-")

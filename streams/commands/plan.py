@@ -85,6 +85,8 @@ def plan(
         typer.echo(record.model_dump_json())
     else:
         catalog_view.show(plan_view.shown(record))
+    for line in plan_view.unused(record):
+        typer.echo(f"coral: {line}", err=True)
 
 
 @app.command("diff", rich_help_panel=PANEL)
@@ -175,11 +177,11 @@ def solved(name: str, setup: "Setup", library: "Library", given: "Given") -> "Pl
         OSError, ValueError: a file cannot be read or says what cannot be, or as `answered`.
     """
     from streams.plan_record import record_of
-    from streams.planning import problem_of
+    from streams.planning import question_of
 
-    problem = problem_of(setup, library, given)
-    answer, processor_s = answered(problem, library)
-    return record_of(name, library, problem, answer, processor_s)
+    question = question_of(setup, library, given)
+    answer, processor_s = answered(question.problem, library)
+    return record_of(name, library, question.problem, answer, processor_s, question.unused)
 
 
 def answered(problem: "Problem", library: "Library") -> "tuple[Answer, float]":

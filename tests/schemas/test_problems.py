@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.allocation import AllocationPolicy, Disaggregation, Replicas
-from schemas.base import canonical, digest
+from schemas.base import Frozen, canonical, digest
+from schemas.plans import Target
 from schemas.problems import Answer, Pool, Problem, Stock
 
 OLD_PROBLEM = {
@@ -41,8 +42,25 @@ OLD_ANSWER = {
 }
 
 
-@pytest.mark.parametrize(("kind", "old"), [(Problem, OLD_PROBLEM), (Answer, OLD_ANSWER)])
-def test_an_old_record_keeps_its_digest(kind: type[Problem] | type[Answer], old: dict[str, object]) -> None:
+OLD_TARGET = {
+    "id": "t1-9",
+    "reason": "first",
+    "cause_offset": 8,
+    "problem": "p1-8",
+    "inputs": "feed",
+    "method": "coral",
+    "usd_per_hour": 2.0,
+    "bound_usd_per_hour": 2.0,
+    "gap": 0.0,
+    "demand": {"m/interactive/both": 2.0},
+    "unmet": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "old"), [(Problem, OLD_PROBLEM), (Answer, OLD_ANSWER), (Target, OLD_TARGET)]
+)
+def test_an_old_record_keeps_its_digest(kind: type[Frozen], old: dict[str, object]) -> None:
     read = kind.model_validate_json(json.dumps(old))
     assert canonical(read) == canonical(old)
     assert digest(read) == digest(old)

@@ -101,7 +101,7 @@ def test_a_search_that_found_nothing_is_no_answer(box: Any, monkeypatch: pytest.
     library = box.library(a)
     fresh = box.problem(library, {"m": 4.0}, [box.stock("a", 2, 1.0)])
     beside = box.problem(library, {"m": 4.0}, [box.stock("a", 2, 1.0)], running=[box.running(a, 3)])
-    monkeypatch.setattr(allocation, "_search", lambda program, _: replace(nothing(program), proofs=()))
+    monkeypatch.setattr(allocation, "_search", lambda program, *_: replace(nothing(program), proofs=()))
     with pytest.raises(NoAnswerError, match="within 5000 nodes"):
         solve(fresh, library)
     answer = solve(beside, library)

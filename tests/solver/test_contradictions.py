@@ -257,9 +257,9 @@ def test_what_is_served_apart_now_is_kept_with_what_its_caches_cost(box: Toolbox
 @pytest.mark.parametrize("rate", [1e4, 1e6])
 def test_demand_far_beyond_the_stock_still_uses_all_of_it(box: Toolbox, one: MadeUp, rate: float) -> None:
     """A proof leaves a thousandth of the demand open, which here is all that can be served."""
-    stocks, running = [box.stock("a", 20, 1.0)], [box.running(box.rated(["a"], 1.0), 15)]
+    stocks, running = [box.stock("a", 4, 1.0)], [box.running(box.rated(["a"], 1.0), 3)]
     for runs in ([], running):
-        assert counts(checked(box.problem(one, {"m": rate}, stocks, running=runs), one)) == {"a": 20}
+        assert counts(checked(box.problem(one, {"m": rate}, stocks, running=runs), one)) == {"a": 4}
 
 
 @pytest.mark.parametrize("rate", [2e6, 1e300])

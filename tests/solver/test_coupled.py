@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyomo.contrib.solver.common.results import Results, SolutionStatus, TerminationCondition
 
 from schemas.allocation import AllocationPolicy, Disaggregation, Replicas
 from schemas.problems import Problem, Sliced
-from solver import coupled
+from solver import allocation, coupled
 from solver.allocation import NoAnswerError, finish, solve, solve_whole
 from solver.answers import make_answer
 from solver.candidates import Rated
@@ -208,6 +209,16 @@ def test_a_row_that_limits_what_is_covered_keeps_who_covers_less(box: Toolbox) -
     left = undominated(existing(question.program))
     regions = [question.pool(b).region for b in left.block.tolist()]
     assert sorted(regions) == ["east", "west", "west"]
+
+
+def test_highs_may_end_before_it_counts_nodes(box: Toolbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures are not valid then, and Pyomo has no count of them."""
+    program = make_question(*problem_of(box, 0, "slices")).program
+    results = Results()
+    results.solution_status = SolutionStatus.noSolution
+    results.termination_condition = TerminationCondition.provenInfeasible
+    monkeypatch.setattr(allocation, "_run", lambda *_: results)
+    assert finish(program, pick_all(program), "cost", Ends(), 1.0) is None
 
 
 @few

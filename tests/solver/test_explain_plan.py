@@ -8,14 +8,15 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from schemas.allocation import AllocationPolicy
 from schemas.catalog import PAPER_CATALOG, load_catalog
 from schemas.performance import load_efficiencies
-from schemas.problems import Answer, Chosen, Pool, Problem, Service, ServiceDemand, Sliced, Stock
+from schemas.problems import Answer, Chosen, Pool, Problem, Running, Service, ServiceDemand, Sliced, Stock
 from solver.allocation import solve, solve_whole
 from solver.answers import make_answer
 from solver.building import build_library
 from solver.columns import make_question
-from solver.explain_plan import dearest_gpu, explain_plan, outcome_of
+from solver.explain_plan import dearest_gpu, explain_plan, merit, outcome_of
 from solver.figures import Figures
 from solver.library import Library
 from solver.plan_changes import Moves, held, moves
@@ -74,6 +75,33 @@ def test_the_best_are_said_to_be_and_others_what_kept_those_out(
     assert second.why == "2 x 2xL40S in aws/east is best: no 2xL40S left"
 
 
+def test_what_runs_and_is_pinned_is_said_to(library: Library, asked: Callable[..., Problem]) -> None:
+    problem = asked(2000.0, (EAST, "2xL40S", 9, 5.0), (WEST, "2xL40S", 9, 10.0))
+    (best,) = solve(problem, library).chosen
+    run = Running(template=best.template, rating=best.rating, pool=WEST, count=best.count, pinned=1)
+    kept = problem.model_copy(update={"running": (run,)})
+    answer = solve(kept, library)
+    said = dict(zip((c.pool for c in answer.chosen), reasons(kept, answer, library), strict=True))
+    assert said[WEST].why.startswith("1 of 1 running already, 1 pinned; ")
+
+
+def test_what_is_best_may_give_more_than_one_instance_has_to(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    top = best_per_usd(asked(1.0, (EAST, "2xL40S", 9, 5.0)), library)[QWEN.key]
+    small = asked(0.1 * top.throughput, (EAST, "2xL40S", 9, 5.0), (EAST, "1xL40S", 9, 2.6))
+    (reason,) = reasons(small, solve(small, library), library)
+    assert reason.of_best < 1
+    said = f"is best, but of its {top.throughput:,.0f} only"
+    assert said in reason.why
+    half = AllocationPolicy(half_rule=(QWEN.slo_class,))
+    halved = asked(1.5 * top.throughput, (EAST, "2xL40S", 9, 5.0)).model_copy(update={"policy": half})
+    assert all(
+        reason.why == "gives most per USD" or said in reason.why
+        for reason in reasons(halved, solve(halved, library), library)
+    )
+
+
 def test_the_best_per_usd_goes_by_the_problems_prices(
     library: Library, asked: Callable[..., Problem]
 ) -> None:
@@ -128,7 +156,7 @@ def test_each_neighbour_differs_in_one_thing(library: Library, asked: Callable[.
         return solve(question, of)
 
     found = explain_plan(problem, answer, library, watched)
-    assert found.plan == outcome_of(answer)
+    assert found.plan == outcome_of(problem, answer)
     changes = [
         sum(a.nodes != b.nodes for a, b in zip(question.stocks, problem.stocks, strict=True))
         for question, _ in seen
@@ -140,6 +168,8 @@ def test_each_neighbour_differs_in_one_thing(library: Library, asked: Callable[.
     assert met == sorted(met)
     assert all(usd >= answer.value - 1e-9 for usd in met)
     assert {more.configuration for more in found.one_more} >= {dearest_gpu(problem, library)}
+    without = problem.model_copy(update={"excluded_configurations": ("1xL40S",)})
+    assert (dearest_gpu(problem, library), dearest_gpu(without, library)) == ("1xL40S", "2xL40S")
     assert all(more.outcome.usd_per_hour <= answer.value + 1e-9 for more in found.one_more)
     for neighbour in (*found.alternatives, *found.one_more, *found.simpler):
         if by := neighbour.change:
@@ -199,6 +229,43 @@ def test_one_more_node_makes_no_plan_dearer_though_a_search_may_find_a_worse_one
     assert more.change.at_most == 0
 
 
+def test_without_a_place_no_plan_is_cheaper_though_a_search_may_find_one(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    """The plan that is explained is within its gap of the best; one found without a place may be better."""
+    problem = asked(2000.0, (EAST, "2xL40S", 2, 5.0), (WEST, "2xL40S", 4, 5.0))
+    answer = solve(problem, library)
+    worse = answer.model_copy(update={"usd_per_hour": answer.usd_per_hour + 0.5})
+    found = explain_plan(problem, worse, library, solve)
+    for other in found.alternatives:
+        assert other.change is not None
+        assert 0 == other.change.at_least == other.change.found <= other.change.at_most
+
+
+def test_neighbours_are_held_against_a_plan_by_weight_and_in_the_order_that_was_asked(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    problem = asked(9000.0, (EAST, "2xL40S", 1, 5.0))
+    heavy = problem.model_copy(update={"policy": AllocationPolicy(weights={QWEN.model: 3.0})})
+    light, weighed = (outcome_of(p, solve(p, library)) for p in (problem, heavy))
+    assert weighed.worst_unmet == pytest.approx(3 * light.worst_unmet)
+    spread, worst = (
+        light.model_copy(update={"worst_unmet": w, "total_unmet": t}) for w, t in ((0.2, 0.6), (0.5, 0.5))
+    )
+    assert merit(spread) < merit(worst)
+    assert merit(worst, "most-met") < merit(spread, "most-met")
+
+
+def test_places_to_do_without_are_those_worth_least(library: Library, asked: Callable[..., Problem]) -> None:
+    problem = asked(6000.0, (EAST, "1xL40S", 2, 2.0), (EAST, "2xL40S", 3, 5.0), (WEST, "2xL40S", 9, 7.0))
+    answer = solve(problem, library)
+    every, one = (explain_plan(problem, answer, library, solve, most=most) for most in (9, 1))
+    assert one.places == every.places == len(every.alternatives) > 1
+    (least,) = one.alternatives
+    assert least in every.alternatives
+    assert explain_plan(problem, answer, library, solve, most=0).alternatives == ()
+
+
 def test_with_nothing_for_sale_there_is_nothing_to_explain(
     library: Library, asked: Callable[..., Problem]
 ) -> None:
@@ -235,5 +302,7 @@ def test_a_plan_is_held_against_another_question(library: Library, asked: Callab
     dearer = held(asked(2000.0, (EAST, "2xL40S", 9, 3.0)), own, answer)
     assert dearer.bill_usd_per_hour == pytest.approx(answer.usd_per_hour + nodes)
     assert dearer.does
+    excluded = held(own.model_copy(update={"excluded_configurations": ("2xL40S",)}), own, answer)
+    assert (excluded.lacking, excluded.does) == ({(EAST.key, "2xL40S"): nodes}, False)
     gone = held(asked(2000.0, (WEST, "2xL40S", 9, 2.0)), own, answer)
     assert (gone.lacking, gone.does) == ({(EAST.key, "2xL40S"): nodes}, False)

@@ -162,6 +162,33 @@ def test_nothing_asked_for_costs_nothing(folder: Path) -> None:
     assert (found["cost_usd_per_hour"], found["gap"], found["unmet"]) == (0, 0, [])
 
 
+def test_a_price_of_a_place_without_stock_is_said_to_go_unused(folder: Path) -> None:
+    lines = [price(EAST, "1xL4", 0.5), price(EAST, "1xL4", 0.2) | {"market": "spot"}]
+    prices = written(folder, "spare.json", json.dumps({"prices": lines}, indent=1))
+    result = coral("plan", *CORE, "--prices", prices, "--json")
+    (unused,) = json.loads(result.stdout)["unused"]
+    assert unused.endswith(f"spare.json:8: price of 1xL4 in {EAST}/*/spot")
+    assert result.stderr == f"coral: {unused} goes unused: no stock there\n"
+    stock = written(
+        folder,
+        "zones.yaml",
+        f"availability: [{{region: {EAST}, zone: a, market: spot, configuration: 1xL4, nodes: 2}}]",
+    )
+    found = told("plan", *CORE, "--prices", prices, "--availability", stock)
+    assert [s["usd_per_hour"] for s in found["problem"]["stocks"]] == [0.2]  # of any zone
+    assert [line.partition("price of ")[2] for line in found["unused"]] == [f"1xL4 in {EAST}/*/on-demand"]
+
+
+def test_what_a_policy_excludes_is_in_no_plan(folder: Path, plan: Path) -> None:
+    before = {name for row in json.loads(plan.read_text())["instances"] for name in row["nodes"].split()}
+    assert "1xL40S" in before
+    policy = written(folder, "without.yaml", "excluded_configurations: [1xL40S, 2xL40S]")
+    found = told("plan", *CORE, "--policy", policy)
+    assert "policy" not in found["problem"]  # nothing else is asked
+    assert found["instances"]
+    assert not {name for row in found["instances"] for name in row["nodes"].split()} & {"1xL40S", "2xL40S"}
+
+
 def price(region: str, configuration: str, usd: float) -> dict[str, object]:
     return {"region": region, "configuration": configuration, "usd_per_hour": usd}
 
@@ -190,7 +217,7 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
         (
             "demand",
             "demand: [{model: phi-4-14b, requests_per_s: 1e308}]",
-            "demand.0: inf tokens/s of prefill",
+            "demand.0: inf a second of prefill, inf a second of decode, expected finite numbers",
         ),
         ("running", "answer: {}", "running: Field required"),
         ("running", "{answer: {}, problem: {}}", "cost_usd_per_hour: Field required"),
@@ -199,6 +226,13 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
         ("policy", "budget: 5", "budget: unknown key"),
         ("policy", "surcharge_per_step: 1e308", "surcharge_per_step: Input should be less than or equal to"),
         ("policy", "breach_usd_per_hour: 1e308", "breach_usd_per_hour: Input should be less than or equal"),
+        ("policy", "excluded_configurations: [9xL4]", "excluded_configurations: '9xL4', expected one of"),
+        ("prices", f"prices: [{{region: {EAST}, configuration: 7xL4, usd_per_hour: 1}}]", "'7xL4', expected"),
+        (
+            "prices",
+            "prices: [{region: aws/mars, configuration: 1xL4, usd_per_hour: 1}]",
+            "'aws/mars', expected",
+        ),
         ("policy", "half_rule: [interactve]", "half_rule: 'interactve', expected one of interactive"),
         ("policy", "variants: {phi-4-14b: [fp9]}", "variants.phi-4-14b: 'fp9', expected one of bf16"),
         (
@@ -211,12 +245,14 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
 def test_what_cannot_be_is_named_with_file_and_field(folder: Path, kind: str, text: str, said: str) -> None:
     line = refused("plan", *CORE, f"--{kind}", written(folder, f"bad-{kind}.yaml", text))
     assert said in line
-    assert f"bad-{kind}.yaml" in line
+    assert f"bad-{kind}.yaml:{2 if text.endswith('{') else 1}: " in line or "no plan" in line
 
 
 def test_what_options_cannot_be(folder: Path) -> None:
     assert "--stock: 'plenty', expected one of full" in refused("plan", *CORE, "--stock", "plenty")
-    assert "--n-max: -1" in refused("plan", "--n-max", "-1")
+    assert "--n-max: -1, expected at least 0" in refused("plan", "--n-max", "-1")
+    for rho in ("0.5", "nan", "inf"):
+        assert f"--rho: {rho}, expected a finite number of at least 1" in refused("plan", "--rho", rho)
     assert "--setup: 'nowhere' is neither a file" in refused("plan", "--setup", "nowhere")
     for option in ("--demand", "--availability", "--prices", "--running", "--policy", "--library"):
         line = refused("plan", *CORE, option, "absent.yaml")
@@ -318,8 +354,9 @@ def test_a_plan_is_explained_by_its_neighbours(plan: Path) -> None:
     assert sorted(costs, reverse=True) == costs
     assert costs[-1] >= cost - 1e-6
     text = coral("explain", "plan", str(plan)).stdout
-    for title in ("Without a place", "one node more", "simpler templates only"):
+    for title in ("Explained", "Without a place", "one node more", "simpler templates only"):
         assert title in text
+    assert "the next cheapest plan" in text
     assert "--one-more: '1xH100' is sold nowhere" in refused(
         "explain", "plan", str(plan), "--one-more", "1xH100"
     )
@@ -350,6 +387,21 @@ def test_two_plans_are_compared(folder: Path, plan: Path) -> None:
     assert "Why" in coral("diff", str(plan), str(other)).stdout
 
 
+def test_a_plan_that_breaks_the_next_policy_is_not_said_to_do(folder: Path, plan: Path) -> None:
+    asked = (
+        ("budget_usd_per_hour: 20", "but for the policy, the first plan would still do"),
+        ("excluded_configurations: [1xL40S]", "stock: the first plan has"),
+    )
+    for text, said in asked:
+        other = folder / "asked.json"
+        policy = ("--policy", written(folder, "asked.yaml", text))
+        assert coral("plan", *CORE, *policy, "-o", str(other)).exit_code == 0
+        why = told("diff", str(plan), str(other))["why"]
+        assert f"policy: {text.partition(':')[0]}" in why
+        assert any(line.startswith(said) for line in why)
+        assert not any(line.startswith("the first plan would") for line in why)
+
+
 def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
     junk = written(folder, "junk.json", '{"cost_usd_per_hour": 1}')
     line = refused("diff", str(plan), junk)
@@ -360,6 +412,7 @@ def test_what_is_no_plan_cannot_be_compared(folder: Path, plan: Path) -> None:
 
 def test_a_plan_is_explained_under_its_own_question(plan: Path) -> None:
     assert "--setup: goes with no PLAN" in refused("explain", "plan", str(plan), "--setup", "extended")
+    assert "--places: -1, expected at least 0" in refused("explain", "plan", str(plan), "--places", "-1")
     assert "--n-max: goes with no PLAN" in refused("explain", "plan", str(plan), "--n-max", "1")
 
 

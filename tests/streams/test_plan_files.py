@@ -9,7 +9,6 @@ from schemas.codec import describe
 from schemas.faults import FileError
 from streams.plan_files import (
     Known,
-    PlanFileError,
     read_availability,
     read_demand,
     read_prices,
@@ -42,7 +41,7 @@ FAULTS = {
         (f"demand: [{{model: {PHI}, requests: 1}}]", "demand.0.requests: unknown key"),
         (
             f"demand: [{{model: {PHI}, requests_per_s: 1}}, {{model: {PHI}, requests_per_s: 2}}]",
-            "demand.1: phi-4-14b/interactive is given already by demand.0",
+            "demand.1: phi-4-14b/interactive is given already in line 1",
         ),
         ("requests: []", "demand: Field required"),
         ("demand: {", "expected"),
@@ -92,11 +91,31 @@ FAULTS = {
 def test_what_cannot_be_is_named(tmp_path: Path, kind: str, text: str, said: str) -> None:
     path = tmp_path / f"{kind}.yaml"
     path.write_text(text)
-    with pytest.raises((PlanFileError, ValidationError, FileError)) as raised:
+    with pytest.raises((ValidationError, FileError)) as raised:
         READERS[kind](path, KNOWN)
     line = describe(raised.value) if isinstance(raised.value, ValidationError) else str(raised.value)
     assert said in line
-    assert f"{kind}.yaml" in line
+    assert f"{kind}.yaml:1: " in line or text.endswith("{")  # which ends in the line after
+
+
+def test_each_fault_of_a_file_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "stock.yaml"
+    path.write_text(
+        "availability:\n"
+        f"  - {{{PLACE}, nodes: 1}}\n"
+        "  - region: aws/mars\n"
+        "    configuration: 3xL4\n"
+        "    nodes: 1\n"
+        f"  - {{{PLACE}, nodes: 2}}\n"
+    )
+    with pytest.raises(FileError) as raised:
+        read_availability(path, KNOWN)
+    lines = str(raised.value).splitlines()
+    assert [line.partition("stock.yaml")[2].partition(",")[0] for line in lines] == [
+        ":4: availability.1.configuration: '3xL4'",
+        ":3: availability.1.region: 'aws/mars'",
+        f":6: availability.2: 1xL4 in {EAST}/*/on-demand is given already in line 2",
+    ]
 
 
 def test_what_is_left_out_is_the_usual(tmp_path: Path) -> None:
@@ -104,24 +123,24 @@ def test_what_is_left_out_is_the_usual(tmp_path: Path) -> None:
     path.write_text(
         f"demand: [{{model: {PHI}, requests_per_s: 3}}, {{model: qwen3-32b, rates: {{decode: 5}}}}]"
     )
-    first, second = read_demand(path, KNOWN)
+    first, second = read_demand(path, KNOWN).lines
     assert (first.slo_class, first.requests_per_s) == ("interactive", 3)
     assert (second.slo_class, second.rates) == ("interactive", {"decode": 5})
     path.write_text(f"availability: [{{region: {EAST}, configuration: 1xL4, nodes: 2}}]")
-    (line,) = read_availability(path, KNOWN)
+    (line,) = read_availability(path, KNOWN).lines
     assert (line.pool.key, line.nodes) == (f"{EAST}/*/on-demand", 2)
     path.write_text("availability: []")
-    assert read_availability(path, KNOWN) == ()
+    assert read_availability(path, KNOWN).lines == ()
     path.write_text(f"prices: [{{region: {EAST}, market: reserved, configuration: 1xL4, usd_per_hour: 0}}]")
-    (price,) = read_prices(path, KNOWN)
+    (price,) = read_prices(path, KNOWN).lines
     assert price.usd_per_hour == 0
 
 
 def test_json_will_do_as_well(tmp_path: Path) -> None:
     path = tmp_path / "running.json"
     path.write_text(f'{{"running": [{{"template": "abc", "region": "{EAST}", "count": 2, "pinned": 1}}]}}')
-    (line,) = read_running(path, KNOWN)
+    (line,) = read_running(path, KNOWN).lines
     assert (line.count, line.pinned) == (2, 1)
     path.write_text(f'{{"demand": [{{"model": "{PHI}", "requests_per_s": 1e-07}}]}}')  # as Python writes it
-    (demand,) = read_demand(path, KNOWN)
+    (demand,) = read_demand(path, KNOWN).lines
     assert demand.requests_per_s == 1e-7

@@ -1,0 +1,347 @@
+"""Programs of stock under a budget: what may be left unmet, by the least bill of leaving no more.
+
+    bill(W, T) = min over plans of the price of all instances,
+                 every service's weighted unmet share at most W, their sum at most T
+    worst      = the least W with bill(W, inf) <= budget
+    total      = the least T with bill(worst, T) <= budget
+    cost       = the least cost of leaving no more, bill <= budget
+
+The bill only falls as more may be left, so the first two bisect. A plan within the budget shows that a share
+can be had; a bound on the bill above the budget shows that it cannot, nor can any smaller one. The bound at
+any prices is convex in the share, so a line through two shares that prices rule out meets the budget at one
+that they all but rule out: few are tried before plans have to be looked at.
+
+The cost is not the bill (what runs pays no start-up, policies add to it), so the last step prices the budget:
+
+    cost >= max over price >= 0 of (least of (cost + price bill)) - price budget
+
+What is open after a few prices goes to an integer program over the columns that a better plan could have.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.board import packs
+from solver.choice import Decide
+from solver.column_lp import Promise, relax
+from solver.knapsacks import EVEN, Ask
+from solver.partials import ROUNDING
+from solver.pricing import Asked, Effort, Prices
+from solver.program import Ends, Finish, Floats, Ints, Partial, Program, Rows, Solved, Step, Term, pick
+from solver.rounds import FIRST, Goal, Reached, slacks
+from solver.stock_steps import GAP, StockSteps
+
+TRIES = 30
+"""Shares tried in a step at most."""
+WIDER = 3.0
+"""How much further the next share is from where prices rule out no more."""
+PROOFS = 7
+"""Further shares tried at most, where some below the one found were not settled."""
+PRICES = 8
+"""Prices of the budget tried at most."""
+WHOLE, FEW = 2000, 400
+"""Columns of the last integer program: all that a better plan could have, or where they are more, some."""
+WORK = 50_000
+"""Its branch-and-bound nodes times its columns: a work limit."""
+
+
+def without_budget(program: Program) -> Program | None:
+    """The program of stock that is left without the last row; None where that is no budget, or not all that
+    couples."""
+    last = len(program.rows.right) - 1
+    limited = all(block.terms == (Term(last, usd=1.0),) for block in program.blocks)
+    if not limited or any(draw.row == last for block in program.blocks for draw in block.draws):
+        return None
+    stock = replace(
+        program,
+        blocks=tuple(replace(block, terms=()) for block in program.blocks),
+        rows=Rows(program.rows.name[:-1], program.rows.right[:-1]),
+    )
+    return stock if packs(stock) else None
+
+
+class BudgetSteps(StockSteps):
+    """The steps over the board of what is left without the budget."""
+
+    def __init__(
+        self,
+        program: Program,
+        stock: Program,
+        finish: Finish,
+        decide: Decide,
+        clock: Callable[[], float] | None,
+    ) -> None:
+        super().__init__(stock, finish, decide, clock)
+        self._whole = program
+        self._columns = replace(self.board.columns, program=program)
+        self._budget = float(program.rows.right[-1])
+        self._limit = self._budget + EVEN * max(1.0, self._budget)
+        self._bills = self._columns.drawn(np.append(np.zeros(self.rows), 1.0))
+        self._by_bill = replace(self.board, items=self.board.items._replace(cost=self._bills[self.board.at]))
+
+    def met(self) -> Solved | None:
+        """None too where meeting all demand breaks the budget, or may."""
+        return self._within(super().met())
+
+    def short(self) -> Solved:
+        """As little unmet as can be."""
+        low, row = 0.0, np.zeros(self.rows)
+        if self._relaxed is None:  # not even without the budget could all demand be met
+            free = super().short()
+            if (found := self._within(free)) is not None:
+                return found
+            low = next((proof.bound for proof in free.proofs if proof.step == "worst"), 0.0)
+        else:
+            row = self._relaxed.row_price
+        return self._from_shares(low, self._prices(row))
+
+    def _from_shares(self, low: float, start: Prices) -> Solved:
+        """Step by step; no plan leaves a share less than `low` at worst."""
+        leave = _Leave(np.ones(self.services), np.inf)
+        plan, steps = np.zeros(0, np.int64), list[tuple[Step, Partial]]()
+        for step in self.program.steps[:-1]:
+            plan, bound, start = self._least(step, leave, low, plan, start)
+            self.mark(f"{step} share")
+            steps.append((step, self._proved(plan, step, bound)))
+            self._tell(plan, steps)
+            value, low = steps[-1][1].value, max(0.0, bound)  # the sum is at least the largest
+            start = replace(start, total=self._dearest())
+            leave = leave.no_more(step, value, self.program.weight)
+            if value == 0.0:
+                steps = []
+                break
+        plan, bound = self._least_cost(leave, plan, start)
+        steps.append(("cost", self._proved(plan, "cost", bound)))
+        return self._solved(plan, steps)
+
+    # ------------------------------------------------------------------------------------------ the shares
+
+    def _least(
+        self, step: Step, leave: "_Leave", low: float, plan: Ints, start: Prices
+    ) -> tuple[Ints, float, Prices]:
+        """The least of a step that the budget allows: a plan, what no plan leaves less than, and prices."""
+        self._effort = Effort()
+        tried = _Tried(low, self._value(plan, step), self._limit, low if low > 0 else -np.inf)
+        for _ in range(TRIES):
+            share = tried.next()
+            if share is None:
+                break
+            found = self._try(leave.no_more(step, share, self.program.weight), start)
+            start = found.prices
+            if found.plan is not None:
+                plan = found.plan
+                tried.had(min(share, self._value(plan, step)))
+            else:
+                tried.missed(share, found.prices.bound, proven=found.bound > self._budget)
+        return plan, tried.bound, start
+
+    def _try(self, leave: "_Leave", start: Prices) -> Reached:
+        """A plan within the budget that leaves no more; without one, whether there is none."""
+        nothing = Reached(None, self._limit, -np.inf, start)
+        return self._reach(
+            self._by_bill,
+            self._asked(leave),
+            _Enough(absolute=FIRST * self._limit, limit=self._limit),
+            start,
+            nothing,
+        )
+
+    def _asked(self, leave: "_Leave") -> Asked:
+        none = np.zeros(self.services)
+        return Asked(Ask(np.ones(self.services), leave.spare, none), self.program.weight, leave.total)
+
+    # -------------------------------------------------------------------------------------------- the cost
+
+    def _least_cost(self, leave: "_Leave", plan: Ints, start: Prices) -> tuple[Ints, float]:
+        """Least cost of leaving no more within the budget: a plan, and what no plan costs less than."""
+        self._effort = Effort()
+        promise = Promise(total=leave.total, over=self._dearest())
+        free, board, asked = np.zeros(self.services), self.board, self._asked(leave)
+        self._relaxed = relax(self._columns, self._columns.costs(), free, leave.spare, promise=promise)
+        self.mark("relaxation")
+        best = _Priced(plan, self._value(plan, "cost"))
+        low, high, price = 0.0, np.inf, 0.0
+        for _ in range(PRICES):
+            cost = board.items.cost + price * self._by_bill.items.cost
+            goal = Goal(absolute=GAP * best.value)
+            known = Reached(best.plan, best.value + price * self._bill(best.plan), -np.inf, start)
+            priced = replace(board, items=board.items._replace(cost=cost))
+            found = self._reach(priced, asked, goal, start, known)
+            assert found.plan is not None  # noqa: S101  there was one
+            start = found.prices
+            best = best.bettered(found.bound - price * self._budget, price, start)
+            within = self._bill(found.plan) <= self._limit
+            if within and self._value(found.plan, "cost") < best.value:
+                best = best._replace(plan=found.plan, value=self._value(found.plan, "cost"))
+            if best.closed or (within and price == 0.0):
+                break
+            low, high = (low, price) if within else (price, high)
+            likely = max(2 * low, float(self._relaxed.row_price[-1]), 0.1)
+            price = (low + high) / 2 if np.isfinite(high) else likely
+        return self._over_few(leave, best)
+
+    def _over_few(self, leave: "_Leave", best: "_Priced") -> tuple[Ints, float]:
+        """The integer program over columns that a better plan could have."""
+        if best.closed or best.prices is None:
+            return best.plan, best.bound
+        items, target = self._by_bill.items, best.value * (1 - GAP)
+        priced = items._replace(cost=self.board.items.cost + best.price * items.cost)
+        base, slack = slacks(replace(self.board, items=priced), self._asked(leave), best.prices)
+        least = base + slack - best.price * self._budget
+        order = np.argsort(least, kind="stable")
+        within = int((least < target).sum())
+        few = np.unique(self.board.at[order[: within if within <= WHOLE else FEW]])
+        picked = pick(self._whole, self._columns.block[few], self._columns.row[few])
+        ends = Ends(leave.worst, leave.total)
+        nodes = max(20, WORK // len(picked))
+        found = self.finish(self._whole, picked, "cost", ends, target, gap=GAP / 2, node_limit=nodes)
+        self.mark("integer program over columns")
+        bound = best.bound
+        if within <= WHOLE:
+            bound = max(bound, target if found is None else min(target, found.bound))
+        if found is None or not found.value < best.value:
+            return best.plan, bound
+        return np.repeat(few, found.counts), bound
+
+    # ---------------------------------------------------------------------------------------------- parts
+
+    def _tell(self, plan: Ints, steps: list[tuple[Step, Partial]]) -> None:
+        """Only of plans within the budget."""
+        if self._bill(plan) <= self._limit:
+            super()._tell(plan, steps)
+
+    def _bill(self, plan: Ints) -> float:
+        return float(self._bills[plan].sum())
+
+    def _within(self, solved: Solved | None) -> Solved | None:
+        """None where its bill is above the budget."""
+        if solved is None:
+            return None
+        counts = [count.instances for count in solved.counts]
+        at = [self._columns.find(count.block, count.row) for count in solved.counts]
+        return solved if self._bill(np.repeat(np.array(at, np.int64), counts)) <= self._limit else None
+
+    def _solved(self, plan: Ints | None, steps: list[tuple[Step, Partial]]) -> Solved:
+        """A budget that was not asked about costs nothing."""
+        solved = super()._solved(plan, steps)
+        missing = np.zeros(self.rows + 1 - len(solved.row_price))
+        return replace(solved, row_price=np.append(solved.row_price, missing))
+
+
+class _Leave(NamedTuple):
+    """What may be left unmet."""
+
+    spare: Floats
+    """[S]: share of each service."""
+    total: float
+    """By weight, of all together."""
+    worst: float = np.inf
+    """By weight, of each."""
+
+    def no_more(self, step: Step, share: float, weight: Floats) -> "_Leave":
+        """Nor more of what a step minimises than a share."""
+        if step == "total":
+            return self._replace(total=share + ROUNDING)
+        return self._replace(spare=np.minimum(1.0, (share + ROUNDING) / weight), worst=share)
+
+
+@dataclass(frozen=True, eq=False)
+class _Enough(Goal):
+    """Any choice below the limit will do."""
+
+    relative: float = 1e9
+    """No other has to be looked for; `absolute` makes first windows wide enough where the bill is small."""
+    limit: float = 0.0
+
+    def target(self, best: float) -> float:
+        return self.limit if best >= self.limit else -np.inf
+
+
+class _Priced(NamedTuple):
+    """The cheapest plan, and the best bound on its cost with the prices that gave it."""
+
+    plan: Ints
+    value: float
+    bound: float = -np.inf
+    price: float = 0.0
+    """Of the budget, USD of cost per USD of the bill."""
+    prices: Prices | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.bound >= self.value * (1 - GAP)
+
+    def bettered(self, bound: float, price: float, prices: Prices) -> "_Priced":
+        return self if bound <= self.bound else self._replace(bound=bound, price=price, prices=prices)
+
+
+@dataclass
+class _Tried:
+    """Where to look for the least share: what is known so far."""
+
+    bound: float
+    """No plan leaves less."""
+    value: float
+    """A plan leaves so much."""
+    limit: float
+    """Of the bill."""
+    open: float
+    """Nothing was found up to here; below 0 as long as nothing was tried."""
+    reach: float = 2 * GAP
+    ruled: list[tuple[float, float]] = field(default_factory=list)
+    """Shares that prices ruled out, rising, with their bounds on the bill."""
+    unsettled: float = np.inf
+    """The least share of which it is not known whether it can be had."""
+    proofs: int = PROOFS
+    """More shares that may be tried for the bound's sake."""
+    by_plans: bool = False
+    """Whether prices rule out no more."""
+
+    def next(self) -> float | None:
+        """The share to try; None once bound and value are close."""
+        if self.open < 0:
+            return 0.0 if self.value > 0 else None
+        if self.value - self.open <= GAP:
+            return self._to_prove()
+        middle = (self.value + self.open) / 2
+        if self.by_plans:
+            return min(middle, self.open + self.reach)
+        even = self._even()
+        if even is None or even >= self.value:
+            return middle
+        return even if even > self.open + GAP / 2 else min(middle, self.open + self.reach)
+
+    def had(self, value: float) -> None:
+        """A plan was found."""
+        self.value, self.reach = min(self.value, value), np.inf if self.by_plans else self.reach
+
+    def missed(self, share: float, bill: float, *, proven: bool) -> None:
+        """None was found, by prices that bound the bill so."""
+        self.open = max(self.open, share)
+        if proven:
+            self.bound = max(self.bound, share)
+        else:
+            self.unsettled = min(self.unsettled, share)
+        if self.proofs < PROOFS:
+            return
+        if bill > self.limit:
+            self.ruled.append((share, bill))
+        else:
+            self.by_plans, self.reach = True, self.reach * WIDER
+
+    def _to_prove(self) -> float | None:
+        """A share below those that nothing was settled about; None if all is, or is hardly to be."""
+        if self.unsettled - self.bound <= GAP or not np.isfinite(self.unsettled) or self.proofs == 0:
+            return None
+        self.proofs -= 1
+        return (self.bound + self.unsettled) / 2
+
+    def _even(self) -> float | None:
+        """Where a line through two bounds meets the limit: below any share that prices do not rule out."""
+        if len(self.ruled) < 2:
+            return None
+        (before, more), (here, less) = self.ruled[-2:]
+        return here + (less - self.limit) * (here - before) / (more - less) if less < more < np.inf else None
