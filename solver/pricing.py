@@ -25,7 +25,7 @@ SEED, SEEDING = 0.005, 200_000
 """How far above the cheapest the first plans may be, as a share of the bound; and columns tried for them."""
 PULL = 0.6
 """Share of the best prices in those that are tried; more after a try that taught nothing."""
-CLOSE = 5e-4
+CLOSE = 1e-3
 """The bound is good enough within this share of the master's value."""
 ROUGH = 0.05
 """The same, while the master does without a service for less than that is worth."""
@@ -33,10 +33,11 @@ ROUNDS, STALLED = 60, 24
 """Steps at most, and without progress."""
 TINY = 1e-7
 """A bound above this is above 0."""
-FIRST_WORK, MORE_STEPS = 200_000, 40
-WINDOW, NONE, WORK = 0.002, 1e3, 4_000_000
-"""A cheapest plan is looked for up to this share above its bound at first, up to so many times it at last,
-with so many columns tried at most."""
+WINDOW, NONE = 0.002, 1e3
+"""A cheapest plan is looked for up to this share above its bound at first, up to so many times it at last."""
+FIRST_WORK, MORE_STEPS, WORK = 200_000, 40, 4_000_000
+"""Columns tried for it at first; steps towards better prices of the service's own where they are not enough;
+and columns tried then."""
 DEAR, MOST_DEAR = 3.0, 1e4
 """Doing without a service, over the bound to begin with, and at most."""
 LACKS = 1e-6
@@ -122,9 +123,9 @@ def _cheapest(
                 items, s, rows, own[s], right, wanted, most, True, tried, paper, beside, one
             )
             work -= tried - left
-            if not whole and count == 0 and limit < WORK:
-                found_, rows = bound(items, s, price, own[s], right, wanted, aims[s], MORE_STEPS, paper)
-                worth[s], limit = max(worth[s], found_), WORK
+            if not whole and count == 0 and limit < WORK:  # once more, with better prices of its own
+                better, rows = bound(items, s, price, own[s], right, wanted, aims[s], MORE_STEPS, paper)
+                worth[s], limit = max(worth[s], better), WORK
                 continue
             exact = exact and whole
             if count:

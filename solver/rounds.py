@@ -16,13 +16,14 @@ from solver.compiled import compiled
 from solver.cuts import Tighter, fewest, tighten
 from solver.knapsacks import GRID, Ask, Items, Table, fill, table, want
 from solver.plans import Listed, bound, listed, needed, walk
-from solver.pricing import Asked, Effort, Prices, Pricing
+from solver.pricing import CLOSE, Asked, Effort, Prices, Pricing
 from solver.program import Floats, Ints
 
 NEAR = 0.05
 """Columns with more slack than this share of the first bound wait until the end."""
-SMALL, CHECKS = 25_000, 4
-"""So many columns do not wait in any case; and times that those left out are looked through."""
+SMALL, NEARER, CHECKS = 25_000, 0.02, 3
+"""So many columns do not wait in any case. Once there are good prices, those of more slack than this share
+wait; and times that those left out are looked through."""
 FIRST, SOON = 0.003, 4.0
 """The first window as a share of the bound, and how much wider it may be where that would be the last."""
 WIDER, MANY, SLOWLY = 1.8, 800, 1.25
@@ -36,7 +37,7 @@ LAST = True
 REACH, FEW = 4.0, 3_000
 """How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
 program takes at most."""
-LOOK, TRY = 12_000_000, 1_000_000
+LOOK, TRY = 6_000_000, 1_000_000
 """Plans looked at to choose among all, and for a first choice: the work limits."""
 
 
@@ -84,35 +85,57 @@ def reach(
         found: a choice that is there.
         mark: called after each part of the work with its name.
     """
-    base, slack = slacks(board, asked, start)
+    worth, slack = slacks(board, asked, start)
+    base = float(worth.sum()) - start.base(board.right, asked.total)
     near = np.ones(len(board), np.bool_)
     if len(board) > SMALL and np.isfinite(base):
         near = slack <= max(NEAR * max(abs(base), asked.scale), float(np.partition(slack, SMALL)[SMALL]))
-    best = found or Reached(None, np.inf, -np.inf, start)
+    pricing = Pricing(board.part(near), asked, effort)
+    prices = pricing.climb(start)
+    mark("prices")
+    best = replace(found or Reached(None, np.inf, -np.inf, start), prices=prices, steps=prices.steps)
+    edge = prices.bound + NEARER * max(abs(prices.bound), asked.scale)
     for again in range(CHECKS):
+        worth, slack = slacks(board, asked, prices)
+        above = slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+        added = ~near & (above < edge)
+        near = above < edge if np.isfinite(edge) else np.ones(len(board), np.bool_)
         pricing = Pricing(board.part(near), asked, effort)
-        prices = pricing.climb(start)
+        prices = _with(board, prices, worth, np.where(added, slack, np.inf), asked)
+        if best.prices.bound - prices.bound > CLOSE * abs(best.prices.bound):
+            prices = pricing.climb(prices)
         mark("prices")
         reached = replace(best, prices=prices, bound=prices.bound, steps=best.steps + prices.steps)
         reached = _windows(pricing, goal, reached, decide, mark, at_once=again > 0)
-        base, slack = slacks(board, asked, prices)
-        least = float((base + slack[~near]).min(initial=np.inf))
+        least = float(above[~near].min(initial=np.inf))
         best = replace(reached, bound=max(best.bound, min(reached.bound, least)))
         mark("check")
         if least >= reached.bound:
             break
-        near, start = near | (base + slack < goal.target(best.value)), prices
+        edge = goal.target(best.value)
     return best
 
 
-def slacks(board: Board, asked: Asked, prices: Prices) -> tuple[float, Floats]:
-    """The bound over all columns at these prices, and how much more it is with each."""
+def _with(board: Board, prices: Prices, worth: Floats, slack: Floats, asked: Asked) -> Prices:
+    """The bound with some more columns: a plan that has one of them is worth its slack more than the table."""
+    services = len(worth)
+    least, service = np.full(services, np.inf), np.repeat(np.arange(services), np.diff(board.items.begin))
+    np.minimum.at(least, service, worth[service] + slack)
+    least = np.minimum(prices.worth, least)
+    return replace(
+        prices, worth=least, bound=float(least.sum()) - prices.base(board.right, asked.total), steps=0
+    )
+
+
+def slacks(board: Board, asked: Asked, prices: Prices) -> tuple[Floats, Floats]:
+    """By the tables at these prices: what no plan of a service is worth less than ([S]), and how much more it
+    is with each column."""
     slack, worth = np.empty(len(board)), np.empty(len(asked.weight))
     _slacks(
         board.items, asked.priced(prices.total), np.append(prices.row, 0.0), prices.own, board.right,
         table(len(board)), slack, worth,
     )  # fmt: skip
-    return float(worth.sum()) - prices.base(board.right, asked.total), slack
+    return worth, slack
 
 
 def _windows(

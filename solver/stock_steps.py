@@ -13,7 +13,7 @@ import numpy as np
 
 from solver.board import Board, make_board
 from solver.choice import Decide
-from solver.column_lp import Relaxed, relax
+from solver.column_lp import Promise, Relaxed, relax
 from solver.knapsacks import Ask
 from solver.partials import ROUNDING, solved_of, value_of
 from solver.pricing import Asked, Effort, Prices
@@ -75,8 +75,7 @@ class StockSteps:
         self._relaxed = relaxed
         asked = Asked(Ask(every, none, none), self.program.weight)
         found = self._reach(self.board, asked, Goal(relative=GAP), self._prices(relaxed.row_price), None)
-        if found.plan is None:
-            found = self._over_columns(asked, found, Ends(0.0, 0.0))
+        found = self._over_columns(asked, found, Ends(0.0, 0.0))
         if found.plan is None:
             return None
         return self._solved(found.plan, [("cost", self._partial(found, "cost"))])
@@ -88,9 +87,15 @@ class StockSteps:
         spare, plan = np.ones(self.services), np.zeros(0, np.int64)
         steps: list[tuple[Step, Partial]] = []
         if "worst" in self.program.steps:
-            worst = least_worst(self.board, self.program.weight, GAP, self.decide)
+            columns, free = self.board.columns, np.zeros(len(self.board.columns))
+            promise = Promise(worst=True)
+            relaxed = relax(columns, free, np.zeros(self.services), spare, priced=False, promise=promise)
+            self.mark("relaxation")
+            worst = least_worst(self.board, self.program.weight, GAP, relaxed, self.decide)
             self.mark("worst share")
             plan = worst.plan
+            if self._value(plan, "worst") - worst.bound > GAP:
+                plan = self._worst_over_columns(plan, relaxed)
             steps.append(("worst", self._proved(plan, "worst", worst.bound)))
             self._tell(plan, steps)
             spare = np.minimum(1.0, (steps[-1][1].value + ROUNDING) / self.program.weight)
@@ -158,16 +163,35 @@ class StockSteps:
         )
 
     def _over_columns(self, asked: Asked, found: Reached, ends: Ends) -> Reached:
-        """Where plans were too many to find one: the integer program over the columns of least slack."""
+        """Where plans were too many to list: the integer program over the columns of least slack."""
+        target = Goal(relative=GAP).target(found.value)
+        if found.bound >= target:
+            return found
+        if found.plan is not None:
+            self._tell(found.plan, [("cost", self._partial(found, "cost"))])
         _, slack = slacks(self.board, asked, found.prices)
         few = np.unique(self.board.at[np.argsort(slack, kind="stable")[:FEW]])
         columns = self.board.columns
         picked = pick(self.program, columns.block[few], columns.row[few])
-        better = self.finish(self.program, picked, "cost", ends, np.inf, node_limit=NODES)
+        better = self.finish(self.program, picked, "cost", ends, target, node_limit=NODES)
         self.mark("integer program over columns")
-        if better is None or not np.isfinite(better.value):
+        if better is None or not better.value < found.value:
             return found
         return replace(found, plan=np.repeat(few, better.counts), value=better.value)
+
+    def _worst_over_columns(self, plan: Ints, relaxed: Relaxed) -> Ints:
+        """Where no plan that leaves little was found: the integer program over the columns that the relaxation
+        is nearest to, or the plan at hand if that leaves less."""
+        columns = self.board.columns
+        red = columns.drawn(relaxed.row_price) - relaxed.service_price[columns.service] * columns.cover
+        few = np.lexsort((columns.costs(), np.maximum(0.0, np.round(red, 9))))[:FEW]
+        few = np.union1d(few, relaxed.columns)
+        picked = pick(self.program, columns.block[few], columns.row[few])
+        better = self.finish(self.program, picked, "worst", Ends(), np.inf, node_limit=NODES)
+        self.mark("integer program over columns")
+        if better is None or not better.value < self._value(plan, "worst"):
+            return plan
+        return np.repeat(few, better.counts)
 
     def _reach(self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None) -> Reached:
         reached = reach(board, asked, goal, start, found, self.decide, Effort(), self.mark)

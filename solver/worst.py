@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.board import Board
+from solver.column_lp import Relaxed
 from solver.choice import Decide, Limits, choose
 from solver.cuts import Tighter, fewest
 from solver.knapsacks import EVEN, GRID, ROUNDING, Ask
@@ -17,8 +18,8 @@ from solver.pricing import TINY, Asked, Effort, Prices, Pricing, free_prices
 from solver.program import Floats, Ints
 from solver.rounds import FEW, LOOK, contested, plans_within, tables_at
 
-STEPS = 40
-"""Shares tried at most."""
+STEPS, LISTS = 40, 6_000_000
+"""Shares tried at most, and columns tried for lists of plans."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +31,18 @@ class Worst:
     bound: float
 
 
-def least_worst(board: Board, weight: Floats, gap: float, decide: Decide) -> Worst:
-    """Bisect until bound and value are within the gap, or what is left cannot be settled."""
+def least_worst(board: Board, weight: Floats, gap: float, relaxed: Relaxed, decide: Decide) -> Worst:
+    """Bisect until bound and value are within the gap, or what is left cannot be settled.
+
+    Args:
+        relaxed: of the same question, over columns.
+    """
     free = replace(board, items=board.items._replace(cost=np.zeros(len(board))))
     shares = _Shares(free, weight, decide)
-    low, low_bound = shares.above(free_prices(len(weight), len(board.right)), 0.0), 0.0
-    found = Worst(np.zeros(0, np.int64), float(weight.max()), max(0.0, low))
-    low, prices = _by_prices(shares, max(0.0, low), found.value, gap)
+    prices, low_bound = free_prices(len(weight), len(board.right)), 0.0
+    low = max(shares.above(prices, 0.0), relaxed.value - TINY if relaxed.whole else 0.0, 0.0)
+    found = Worst(np.zeros(0, np.int64), float(weight.max()), low)
+    low, prices = _by_prices(shares, low, found.value, gap, replace(prices, row=relaxed.row_price))
     found = replace(found, bound=low)
     reach, open_ = 2 * gap, low
     for _ in range(STEPS):
@@ -57,9 +63,10 @@ def least_worst(board: Board, weight: Floats, gap: float, decide: Decide) -> Wor
     return found
 
 
-def _by_prices(shares: "_Shares", low: float, high: float, gap: float) -> tuple[float, Prices]:
+def _by_prices(
+    shares: "_Shares", low: float, high: float, gap: float, prices: Prices
+) -> tuple[float, Prices]:
     """The least share that prices do not rule out, and the prices that ruled out the last."""
-    prices = free_prices(len(shares.weight), len(shares.board.right))
     while high - low > gap / 2:
         middle = (low + high) / 2
         tried = shares.climb(middle, prices)
@@ -76,7 +83,7 @@ class _Shares:
 
     def __init__(self, board: Board, weight: Floats, decide: Decide) -> None:
         self.board, self.weight, self.decide = board, weight, decide
-        self.effort = Effort()
+        self.effort = Effort(lists=LISTS)
 
     def asked(self, share: float) -> Asked:
         """All but the share of each service's demand."""
@@ -114,7 +121,8 @@ class _Shares:
         if not np.isfinite(value) and left <= 0:
             few, _ = fewest(Tighter(narrow, here.bound, np.arange(len(narrow.slack))), FEW)
             found = self.decide(few.plans, right, np.inf, np.inf)
-            value, chosen = found.value, few.at[found.chosen]
+            if np.isfinite(found.value):
+                value, chosen = found.value, few.at[found.chosen]
         if not np.isfinite(value):
             return None, whole and left > 0
         return self.board.at[np.concatenate([columns[p] for p in chosen.tolist()])], True
