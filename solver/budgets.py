@@ -189,7 +189,9 @@ class BudgetSteps(StockSteps):
             return best.plan, best.bound
         items, target = self._by_bill.items, best.value * (1 - GAP)
         priced = items._replace(cost=self.board.items.cost + best.price * items.cost)
-        base, slack = slacks(replace(self.board, items=priced), self._asked(leave), best.prices)
+        asked = self._asked(leave)
+        worth, slack = slacks(replace(self.board, items=priced), asked, best.prices)
+        base = worth.sum() - best.prices.base(self.board.right, asked.total)
         least = base + slack - best.price * self._budget
         order = np.argsort(least, kind="stable")
         within = int((least < target).sum())

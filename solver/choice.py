@@ -112,8 +112,8 @@ def choose(
             chosen[branch.order[depth]] = plan
             room = min(room, best - bound - max(limits.relative * abs(best), limits.absolute))
             if limits.first:
-                return best, work
-    return best, work
+                break
+    return best, max(0, work)
 
 
 @compiled

@@ -56,7 +56,7 @@ def tighten(plans: Plans, right: Ints, total: float, cutoff: float) -> Tighter:
             bound, slack = found, slacks
         if found - last < BETTER * (cutoff - last):
             break
-    return _below(plans, slack, bound, cutoff)
+    return _below(plans, slack, bound, cutoff - bound)
 
 
 class _Mix:
@@ -72,21 +72,21 @@ class _Mix:
         self._over = plans.unmet if np.isfinite(total) else np.zeros(count)
         self._cuts, self._most = np.zeros((count, 0)), np.zeros(0)
         self._share = np.zeros(count)
-        self._highs = self._made()
+        self._highs = self._made(services)
 
-    def _made(self) -> highspy.Highs:
-        highs, rows, count = quiet(), len(self._right), len(self._service)
-        low = np.full(rows + 1, -highspy.kHighsInf)
-        low[rows - (len(self._plans.begin) - 1) : rows] = 1.0
-        high = np.append(self._right.astype(np.float64), self._total if self._over.any() else highspy.kHighsInf)
-        highs.addRows(rows + 1, low, high, 0, np.zeros(rows + 1, np.int32), np.zeros(0, np.int32), np.zeros(0))
+    def _made(self, services: int) -> highspy.Highs:
+        """Rows: stock, services (their plans add up to 1), what is left unmet; cuts come after these."""
+        highs, infinite = quiet(), highspy.kHighsInf
+        rows, count = len(self._right) + 1, len(self._service)
+        low = np.append(np.full(rows - 1 - services, -infinite), np.append(np.ones(services), -infinite))
+        high = np.append(self._right, self._total if self._over.any() else infinite).astype(np.float64)
+        highs.addRows(rows, low, high, 0, np.zeros(rows, np.int32), np.zeros(0, np.int32), np.zeros(0))
         dense = np.column_stack([self._amount, self._over])
         plan, row = np.nonzero(dense)
         start = np.searchsorted(plan, np.arange(count)).astype(np.int32)
-        free = np.full(count, highspy.kHighsInf)
         highs.addCols(
-            count, self._plans.objective, np.zeros(count), free, len(plan), start, row.astype(np.int32),
-            dense[plan, row],
+            count, self._plans.objective, np.zeros(count), np.full(count, infinite), len(plan), start,
+            row.astype(np.int32), dense[plan, row],
         )  # fmt: skip
         return highs
 
@@ -108,32 +108,34 @@ class _Mix:
 
     def cut(self) -> bool:
         """Add the cuts that the mix breaks most; whether there are any."""
-        some = np.flatnonzero(self._share > SOME)
-        share, amount = self._share[some], self._amount[some]
+        mixed = np.flatnonzero(self._share > SOME)
+        share, amount = self._share[mixed], self._amount[mixed]
         rows = np.flatnonzero(share @ amount > self._right - 1 + BROKEN)
         found, by = _broken(np.ascontiguousarray(amount[:, rows].T), share, self._right[rows])
-        used, new = np.zeros(len(rows), np.int64), []
+        used, some = np.zeros(len(rows), np.int64), 0
         for at in np.argsort(-by, kind="stable").tolist():
             chosen = found[at][found[at] >= 0]
-            if len(new) < EACH and (used[chosen] < ROW).all():
-                used[chosen] += 1
-                new.append(rows[chosen])
-        for chosen in new:
-            over, most = self._amount[:, chosen].sum(axis=1) // 2, int(self._right[chosen].sum()) // 2
-            plans = np.flatnonzero(over)
-            self._cuts = np.column_stack([self._cuts, over])
-            self._most = np.append(self._most, most)
-            self._highs.addRow(
-                -highspy.kHighsInf, float(most), len(plans), plans.astype(np.int32), over[plans].astype(float)
-            )
-        return bool(new)
+            if some < EACH and (used[chosen] < ROW).all():
+                used[chosen], some = used[chosen] + 1, some + 1
+                self._add(rows[chosen])
+        return some > 0
+
+    def _add(self, rows: Ints) -> None:
+        """The cut over these rows."""
+        over, most = self._amount[:, rows].sum(axis=1) // 2, int(self._right[rows].sum()) // 2
+        plans = np.flatnonzero(over)
+        self._cuts = np.column_stack([self._cuts, over])
+        self._most = np.append(self._most, most)
+        self._highs.addRow(
+            -highspy.kHighsInf, float(most), len(plans), plans.astype(np.int32), over[plans].astype(float)
+        )
 
 
-def _below(plans: Plans, slack: Floats, bound: float, cutoff: float) -> Tighter:
-    """Those of less slack than the cutoff leaves, each service's by rising slack."""
+def _below(plans: Plans, slack: Floats, bound: float, room: float) -> Tighter:
+    """Those of less slack than there is room for, each service's by rising slack."""
     service = np.repeat(np.arange(len(plans.begin) - 1), np.diff(plans.begin))
     order = np.lexsort((np.arange(len(slack)), slack, service))
-    at = order[slack[order] < cutoff - bound]
+    at = order[slack[order] < room]
     begin = np.searchsorted(service[at], np.arange(len(plans.begin)))
     kept = Plans(plans.use[at], slack[at], plans.objective[at], plans.unmet[at], begin.astype(np.int64))
     return Tighter(kept, bound, at)
@@ -145,7 +147,7 @@ def fewest(tight: Tighter, most: int) -> tuple[Tighter, float]:
     if len(slack) <= most:
         return tight, np.inf
     edge = float(np.partition(slack, most)[most])
-    few = _below(tight.plans, slack, tight.bound, tight.bound + edge)
+    few = _below(tight.plans, slack, tight.bound, edge)
     return few._replace(at=tight.at[few.at]), tight.bound + edge
 
 

@@ -169,7 +169,7 @@ def walk(
     held = float((own[:-1] * right).sum())
     columns, after = worthwhile(items, s, wanted.need, most + held, paper)
     way = _way(len(right), wanted.need)
-    count, depth, whole, crowded = 0, 0, True, False
+    count, depth, whole, crowded, room = 0, 0, True, False, len(out.size)
     if wanted.share <= wanted.spare + WHOLE and wanted.dear * wanted.share <= most:
         count = _note(0, 0, way, columns, 0.0, wanted.share, wanted.dear * wanted.share, out)
         most = wanted.dear * wanted.share - EVEN if cheapest else most
@@ -179,41 +179,45 @@ def walk(
             whole, depth = whole and work > 0, _back(items, columns, way, depth)
             continue
         j, work = columns[k], work - 1
-        unmet = max(0.0, wanted.share - way.covered[depth] - items.cover[j])
-        left = way.rest[depth] - items.step[j]
-        rest = 0 if unmet <= WHOLE else max(1, left)
-        stop = wanted.dear * unmet if unmet <= wanted.spare + WHOLE else np.inf
+        unmet, rest, stop = _stop(items, j, way, depth, wanted)
         on = paper.open[min(j - items.begin[s] + 1, rows), rest]
-        if crowded and depth > 0:
-            on = max(on, beside.open[0, rest])
+        on = max(on, beside.open[0, rest]) if crowded and depth > 0 else on
         here = way.paid[depth] + paper.red[j]
-        if here + min(on, stop) > most + held:
-            way.at[depth] = after[k] if left > 0 else k + 1  # others that cover as much cost more
+        if here + min(on, stop) > most + held:  # others that cover as much cost more
+            way.at[depth] = after[k] if way.rest[depth] > items.step[j] else k + 1
             continue
-        work -= TAKING
-        fits = _take(items, j, way, depth, right)
+        fits, work = _take(items, j, way, depth, right), work - TAKING
         if depth == 0:
             crowded = fits and rest > 0 and len(columns) - k > CROWD
             if crowded:
                 work -= len(columns) - k + rest
                 _beside(items, columns[k:], right, way.drawn, wanted, rest, paper.red, beside)
                 fits = here + min(beside.open[0, rest], stop) <= most + held
-        if fits:
-            if stop < np.inf:
-                worth = here + stop - way.owed[depth] - _owed(items, j, own)
-                if worth <= most:
-                    if count == len(out.size) and not cheapest:
-                        return count, False, work
-                    count, most = (min(count, len(out.size) - 1), worth - EVEN) if cheapest else (count, most)
-                    cost = way.cost[depth] + items.cost[j]
-                    count = _note(count, depth + 1, way, columns, cost, unmet if rest else 0.0, worth, out)
-            if rest > 0 and depth + 1 < DEEP:
-                depth = _go_on(items, j, rest, paper.red[j], own, way, depth)
-                continue
-            whole = whole and rest == 0
+        worth = here + stop - way.owed[depth] - _owed(items, j, own)
+        if fits and worth <= most:
+            if count == room and not cheapest:
+                return count, False, work
+            cost, count = way.cost[depth] + items.cost[j], min(count, room - 1)
+            count = _note(count, depth + 1, way, columns, cost, unmet, worth, out)
+            most = worth - EVEN if cheapest else most
+        if fits and rest > 0 and depth + 1 < DEEP:
+            depth = _go_on(items, j, rest, paper.red[j], own, way, depth)
+            continue
+        whole = whole and not (fits and rest > 0)  # too deep
         _put_back(items, j, way)
         way.at[depth] += 1
     return count, whole, work
+
+
+@compiled
+def _stop(items: Items, j: int, way: _Way, depth: int, wanted: Want) -> tuple[float, int, float]:
+    """With one more instance of a column: the share that is left, the steps, and what to leave it costs;
+    infinite if that may not be."""
+    unmet = max(0.0, wanted.share - way.covered[depth] - items.cover[j])
+    stop = wanted.dear * unmet if unmet <= wanted.spare + WHOLE else np.inf
+    if unmet <= WHOLE:
+        return 0.0, 0, stop
+    return unmet, max(1, way.rest[depth] - items.step[j]), stop
 
 
 @compiled

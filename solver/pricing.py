@@ -105,8 +105,8 @@ def free_prices(services: int, rows: int) -> Prices:
 
 @compiled
 def _cheapest(
-    items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, aims: Floats, paper: Table, beside: Table,
-    out: Listed, one: Listed, worth: Floats, found: Ints, work: int,
+    items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, aims: Floats, paper: Table,
+    beside: Table, out: Listed, one: Listed, worth: Floats, found: Ints, work: int,
 ) -> tuple[bool, int]:  # fmt: skip
     """Each service's cheapest plan, after others that were the cheapest till then, into its places of `out`
     (`found` says how many), and its worth; where a walk was cut short, what it cannot be below. Returns
@@ -235,10 +235,10 @@ class Pricing:
         first proposals are far off."""
         ask, price = self.asked.priced(prices.total), np.append(prices.row, 0.0)
         found = np.zeros(self.services, np.int64)
-        window = SEED * abs(prices.bound) if np.isfinite(prices.bound) else 0.0
+        most = prices.worth + (SEED * abs(prices.bound) if np.isfinite(prices.bound) else 0.0)
         _near(
-            self.board.items, ask, price, prices.own.copy(), self.board.right, prices.worth + window, self.paper,
-            self.beside, self._out, self._one, found,
+            self.board.items, ask, price, prices.own.copy(), self.board.right, most, self.paper, self.beside,
+            self._out, self._one, found,
         )  # fmt: skip
         self.pool.add(self._out, found)
 

@@ -33,13 +33,11 @@ WIDEST = 0.1
 WINDOWS = 16
 PLANS, NARROWER = 8_000, 3
 """Plans of a service in a window at most, and how often a window is halved that has more."""
-LAST = True
 REACH, FEW = 4.0, 3_000
 """How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
 program takes at most."""
 LOOK, TRY = 6_000_000, 1_000_000
 """Plans looked at to choose among all, and for a first choice: the work limits."""
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +115,7 @@ def reach(
 
 
 def _with(board: Board, prices: Prices, worth: Floats, slack: Floats, asked: Asked) -> Prices:
-    """The bound with some more columns: a plan that has one of them is worth its slack more than the table."""
+    """The bound with some more columns: a plan that has one is worth its slack more than the table says."""
     services = len(worth)
     least, service = np.full(services, np.inf), np.repeat(np.arange(services), np.diff(board.items.begin))
     np.minimum.at(least, service, worth[service] + slack)
@@ -207,7 +205,7 @@ class _Question:
         if not np.isfinite(best.value):
             best, left = self._search(best, every, right, edge + REACH * (edge - self.bound), TRY)
             self.mark("choice")
-            if not left and not np.isfinite(best.value) and LAST:
+            if not left and not np.isfinite(best.value):
                 few, _ = fewest(every, FEW)
                 found = decide(few.plans, right, self.pricing.asked.total, np.inf)
                 self.mark("integer program")
@@ -223,7 +221,7 @@ class _Question:
         goal, cutoff = self.goal, min(self.goal.target(best.value), edge)
         limits = Limits(self.pricing.asked.total, goal.relative, goal.absolute, first=False, work=work)
         value, left = choose(among.plans, right, among.bound, cutoff, limits, chosen)
-        return (self._taken(best, among.at[chosen], value) if value < best.value else best), max(0, left)
+        return (self._taken(best, among.at[chosen], value) if value < best.value else best), left
 
     def _taken(self, best: Reached, chosen: Ints, value: float) -> Reached:
         picked = np.concatenate([self.columns[p] for p in chosen.tolist()])

@@ -180,8 +180,8 @@ class StockSteps:
         return replace(found, plan=np.repeat(few, better.counts), value=better.value)
 
     def _worst_over_columns(self, plan: Ints, relaxed: Relaxed) -> Ints:
-        """Where no plan that leaves little was found: the integer program over the columns that the relaxation
-        is nearest to, or the plan at hand if that leaves less."""
+        """Where no plan that leaves little was found: the integer program over the columns next to the
+        relaxation, or the plan at hand if that leaves less."""
         columns = self.board.columns
         red = columns.drawn(relaxed.row_price) - relaxed.service_price[columns.service] * columns.cover
         few = np.lexsort((columns.costs(), np.maximum(0.0, np.round(red, 9))))[:FEW]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.board import Board
-from solver.column_lp import Relaxed
 from solver.choice import Decide, Limits, choose
+from solver.column_lp import Relaxed
 from solver.cuts import Tighter, fewest
 from solver.knapsacks import EVEN, GRID, ROUNDING, Ask
 from solver.pricing import TINY, Asked, Effort, Prices, Pricing, free_prices

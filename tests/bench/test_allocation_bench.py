@@ -50,8 +50,8 @@ SEEDS: dict[Scale, Sequence[int]] = {
     "x0.3": range(4),
     "x0.15": (0, 1, 2, 4),
 }
-"""Half of the snapshots are scarce, and of a third of those no plan can meet the demand (of the extended set-up's
-seed 3 at x 0.15 one can); each is planned fresh and again when its plan runs: 48 in all."""
+"""Half of the snapshots are scarce, and of a third of those no plan can meet the demand (of the extended
+set-up's seed 3 at x 0.15 one can); each is planned fresh and again when its plan runs: 48 in all."""
 GAP = 1e-3
 MEDIAN_S = {"core": 0.05, "extended": 0.3}
 WORST_S = {"core": 2.0, "extended": 2.0}

@@ -138,7 +138,8 @@ def test_prices_bound_every_choice_of_plans(seed: int) -> None:
         Prices(rng.uniform(0, 2, rows), 0.0, free.own),
         Pricing(board, asked, Effort()).climb(free),
     ):
-        base, slack = slacks(board, asked, prices)
+        worth, slack = slacks(board, asked, prices)
+        base = worth.sum() - prices.base(board.right, asked.total)
         assert base <= min(least.values(), default=np.inf) + 1e-9
         assert (
             Pricing(board, asked, Effort()).look(prices).bound <= min(least.values(), default=np.inf) + 1e-9
