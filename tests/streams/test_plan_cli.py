@@ -3,6 +3,7 @@ cannot be."""
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from schemas.allocation import AllocationPolicy
 from schemas.problems import Problem
+from solver.allocation import NoAnswerError
 from solver.library_file import load_library
 from solver.verify import verify
 from streams.cli import app
@@ -360,6 +362,22 @@ def test_a_plan_is_explained_by_its_neighbours(plan: Path) -> None:
     assert "--one-more: '1xH100' is sold nowhere" in refused(
         "explain", "plan", str(plan), "--one-more", "1xH100"
     )
+
+
+def test_neighbours_without_a_plan_have_rows_of_their_own(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise NoAnswerError
+
+    monkeypatch.setattr("streams.commands.plan.answered", none)
+    found = told("explain", "plan", str(plan))
+    assert found["alternatives"]
+    every = [*found["alternatives"], *found["one_more"], *found["simpler"]]
+    assert all((other["outcome"], other["change"]) == (None, None) for other in every)
+    text = " ".join(coral("explain", "plan", str(plan)).stdout.split())
+    for without in ("without 1", "without instances of several nodes"):
+        assert re.search(f"{without}[^,]*, no plan was found that keeps all limits", text)
 
 
 def test_two_plans_are_compared(folder: Path, plan: Path) -> None:
