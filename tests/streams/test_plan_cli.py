@@ -224,6 +224,11 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
         ("running", "answer: {}", "running: Field required"),
         ("running", "{answer: {}, problem: {}}", "cost_usd_per_hour: Field required"),
         ("policy", "weights: {gpt-5: 2}", "weights: 'gpt-5', expected one of"),
+        (
+            "demand",
+            f"demand: [{{model: {PHI}, requests_per_s: 1e+9}}]",
+            "demand.0: 1.615e+12 a second of prefill, expected at most 1e+06 times what the best template gives",
+        ),
         ("policy", "weights: {phi-4-14b: 0}", "weights.phi-4-14b"),
         ("policy", "budget: 5", "budget: unknown key"),
         ("policy", "surcharge_per_step: 1e308", "surcharge_per_step: Input should be less than or equal to"),
