@@ -227,7 +227,7 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
         (
             "demand",
             f"demand: [{{model: {PHI}, requests_per_s: 1e+9}}]",
-            "demand.0: 1.615e+12 a second of prefill, expected at most 1e+06 times what the best template gives",
+            "demand.0: 1.615e+12 a second of prefill, expected at most 1e+06 times what the best",
         ),
         ("policy", "weights: {phi-4-14b: 0}", "weights.phi-4-14b"),
         ("policy", "budget: 5", "budget: unknown key"),
