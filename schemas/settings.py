@@ -139,7 +139,7 @@ def _choice_of(expected: str) -> WrapValidator:
     def choice(given: object, choose: ValidatorFunctionWrapHandler) -> object:
         # YAML reads a bare `off` as false, and `on` as true, which is neither a factor of 1 nor a file.
         try:
-            return choose("off" if given is False else None if given is True else given)
+            return choose({False: "off", True: None}[given] if isinstance(given, bool) else given)
         except ValidationError as error:  # a line for each kind that it is not, with pydantic's names of them
             raise ValueError(f"expected {expected}") from error
 
