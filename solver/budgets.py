@@ -6,10 +6,13 @@
     total      = the least T with bill(worst, T) <= budget
     cost       = the least cost of leaving no more, bill <= budget
 
-The bill only falls as more may be left, so the first two bisect. A plan within the budget shows that a share
-can be had; a bound on the bill above the budget shows that it cannot, nor can any smaller one. The bound at
-any prices is convex in the share, so a line through two shares that prices rule out meets the budget at one
-that they all but rule out: few are tried before plans have to be looked at.
+A plan within the budget shows that a share can be had; a bound on the bill above the budget shows that it
+cannot, nor can any smaller one. So `worst` bisects. The bound at any prices is convex in the share: a line
+through two shares that prices rule out meets the budget at one that they all but rule out.
+
+For `total` the sum of shares has a price, and the bound falls by it as more may be left: each try at a sum
+gives the next, which these prices rule out too. Once none rules out more, the plans that a choice within the
+budget can have are listed, in windows, and the choice that leaves least is looked for (`solver.fewest`).
 
 The cost is not the bill (what runs pays no start-up, policies add to it), so the last step prices the budget:
 
@@ -19,12 +22,12 @@ What is open after a few prices goes to an integer program over the columns that
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
 from solver.board import packs
+from solver.budget_parts import Enough, Leave, Priced, Tried
 from solver.choice import Decide
 from solver.column_lp import Promise, relax
 from solver.fewest import CLOSE, Budget, fewest
@@ -32,13 +35,12 @@ from solver.knapsacks import EVEN, Ask
 from solver.pricing import Asked, Effort, Prices
 from solver.program import Ends, Finish, Ints, Partial, Program, Rows, Solved, Step, Term, pick
 from solver.rounds import FIRST, Goal, Reached, slacks
-from solver.shares import Leave, Tried
 from solver.stock_steps import GAP, StockSteps
 
-TRIES = 30
+TRIES = 16
 """Shares tried in a step at most."""
-NARROW, WIDER = 16.0, 2.0
-"""The first window above a sum that prices rule out: what is open, over this; and how much wider the next."""
+FIRST_SUM, WIDER = 0.01, 2.0
+"""The first window above a sum that prices rule out, as a share of it, and how much wider the next one is."""
 LEAST = 1e-3
 """Of what meeting a share costs at most: what it is worth at least."""
 PRICES = 8
@@ -159,7 +161,7 @@ class BudgetSteps(StockSteps):
     def _fewest(self, leave: Leave, low: float, plan: Ints, start: Prices) -> tuple[Ints, float, Prices]:
         """The same, once prices rule out no more: windows above what none leaves less than."""
         value = self._value(plan, "total")
-        window = max(2 * GAP, (value - low) / NARROW)
+        window, narrowed = max(2 * GAP, FIRST_SUM * low), False
         budget = Budget(self._limit, LEAST * self._dearest())
         for _ in range(TRIES):
             if low >= value - GAP:
@@ -170,21 +172,19 @@ class BudgetSteps(StockSteps):
             start = found.prices
             if found.plan is not None:
                 plan, value = found.plan, self._value(found.plan, "total")
-            if not found.proven:
+            if found.proven:
+                low = min(edge, value - CLOSE)
+            if narrowed:
                 break
-            low, window = min(edge, value - CLOSE), window * WIDER
+            narrowed = not found.proven  # too many plans: once more with half of what is open
+            window = (edge - low) / 2 if narrowed else WIDER * window
         return plan, low, start
 
     def _try(self, leave: Leave, start: Prices) -> Reached:
         """A plan within the budget that leaves no more; without one, whether there is none."""
         nothing = Reached(None, self._limit, -np.inf, start)
-        return self._reach(
-            self._by_bill,
-            self._asked(leave),
-            _Enough(absolute=FIRST * self._limit, limit=self._limit),
-            start,
-            nothing,
-        )
+        enough = Enough(absolute=FIRST * self._limit, limit=self._limit)
+        return self._reach(self._by_bill, self._asked(leave), enough, start, nothing)
 
     def _asked(self, leave: Leave) -> Asked:
         none = np.zeros(self.services)
@@ -199,7 +199,7 @@ class BudgetSteps(StockSteps):
         free, board, asked = np.zeros(self.services), self.board, self._asked(leave)
         self._relaxed = relax(self._columns, self._columns.costs(), free, leave.spare, promise=promise)
         self.mark("relaxation")
-        best = _Priced(plan, self._value(plan, "cost"))
+        best = Priced(plan, self._value(plan, "cost"))
         low, high, price = 0.0, np.inf, 0.0
         for _ in range(PRICES):
             cost = board.items.cost + price * self._by_bill.items.cost
@@ -220,7 +220,7 @@ class BudgetSteps(StockSteps):
             price = (low + high) / 2 if np.isfinite(high) else likely
         return self._over_few(leave, best)
 
-    def _over_few(self, leave: Leave, best: "_Priced") -> tuple[Ints, float]:
+    def _over_few(self, leave: Leave, best: Priced) -> tuple[Ints, float]:
         """The integer program over columns that a better plan could have."""
         if best.closed or best.prices is None:
             return best.plan, best.bound
@@ -266,33 +266,3 @@ class BudgetSteps(StockSteps):
         solved = super()._solved(plan, steps)
         missing = np.zeros(self.rows + 1 - len(solved.row_price))
         return replace(solved, row_price=np.append(solved.row_price, missing))
-
-
-@dataclass(frozen=True, eq=False)
-class _Enough(Goal):
-    """Any choice below the limit will do."""
-
-    relative: float = 1e9
-    """No other has to be looked for; `absolute` makes first windows wide enough where the bill is small."""
-    limit: float = 0.0
-
-    def target(self, best: float) -> float:
-        return self.limit if best >= self.limit else -np.inf
-
-
-class _Priced(NamedTuple):
-    """The cheapest plan, and the best bound on its cost with the prices that gave it."""
-
-    plan: Ints
-    value: float
-    bound: float = -np.inf
-    price: float = 0.0
-    """Of the budget, USD of cost per USD of the bill."""
-    prices: Prices | None = None
-
-    @property
-    def closed(self) -> bool:
-        return self.bound >= self.value * (1 - GAP)
-
-    def bettered(self, bound: float, price: float, prices: Prices) -> "_Priced":
-        return self if bound <= self.bound else self._replace(bound=bound, price=price, prices=prices)

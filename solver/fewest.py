@@ -19,12 +19,12 @@ from solver.choice import Decide, Limits, Plans, choose
 from solver.knapsacks import EVEN
 from solver.pricing import Asked, Effort, Prices, Pricing
 from solver.program import Ints
-from solver.rounds import LOOK, contested, plans_within, slacks
+from solver.rounds import contested, plans_within, slacks
 
 CLOSE = 1e-4
 """Choices whose sums differ by less are the same."""
-MANY = 2_500
-"""Plans that the integer program takes at most: a work limit."""
+LOOK, MANY = 100_000, 4_000
+"""Places looked at to choose among plans, and plans that the integer program takes at most: work limits."""
 
 
 class Budget(NamedTuple):

@@ -1,4 +1,4 @@
-"""Unmet shares: what later steps may leave at most, and where to look for the least that a budget allows."""
+"""What the steps under a budget (`solver.budgets`) look for, and what they know so far."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
@@ -6,7 +6,9 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from solver.partials import ROUNDING
-from solver.program import Floats, Step
+from solver.pricing import Prices
+from solver.program import Floats, Ints, Step
+from solver.rounds import Goal
 from solver.stock_steps import GAP
 
 WIDER = 3.0
@@ -30,6 +32,36 @@ class Leave(NamedTuple):
         if step == "total":
             return self._replace(total=share + ROUNDING)
         return self._replace(spare=np.minimum(1.0, (share + ROUNDING) / weight), worst=share)
+
+
+@dataclass(frozen=True, eq=False)
+class Enough(Goal):
+    """Any choice below the limit will do."""
+
+    relative: float = 1e9
+    """No other has to be looked for; `absolute` makes first windows wide enough where the bill is small."""
+    limit: float = 0.0
+
+    def target(self, best: float) -> float:
+        return self.limit if best >= self.limit else -np.inf
+
+
+class Priced(NamedTuple):
+    """The cheapest plan, and the best bound on its cost with the prices that gave it."""
+
+    plan: Ints
+    value: float
+    bound: float = -np.inf
+    price: float = 0.0
+    """Of the budget, USD of cost per USD of the bill."""
+    prices: Prices | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.bound >= self.value * (1 - GAP)
+
+    def bettered(self, bound: float, price: float, prices: Prices) -> Self:
+        return self if bound <= self.bound else self._replace(bound=bound, price=price, prices=prices)
 
 
 @dataclass
