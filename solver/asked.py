@@ -158,9 +158,16 @@ def check_reach(asked: Sequence[Asked], shelves: Shelves) -> None:
     """
     for a in asked:
         best = max((float(k.throughput.max()) for k in shelves.of(a.service.key) if len(k)), default=0.0)
-        if best and a.rate > MOST_TIMES * best:
-            most = f"expected at most {MOST_TIMES:g} times what the best template gives, {best:g}"
-            raise ProblemError(f"demands: {a.service.key} has {a.rate:g}, {most}")
+        if much := beyond_reach(a.rate, best):
+            raise ProblemError(f"demands: {a.service.key} has {a.rate:g}, {much}")
+
+
+def beyond_reach(rate: float, best: float) -> str:
+    """What was expected of a demand that is too large for the best template's throughput; empty if it is not,
+    or there is no template."""
+    if not best or rate <= MOST_TIMES * best:
+        return ""
+    return f"expected at most {MOST_TIMES:g} times what the best template gives, {best:g}"
 
 
 def check(problem: Problem, library: Templates) -> None:

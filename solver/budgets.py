@@ -6,10 +6,13 @@
     total      = the least T with bill(worst, T) <= budget
     cost       = the least cost of leaving no more, bill <= budget
 
-The bill only falls as more may be left, so the first two bisect. A plan within the budget shows that a share
-can be had; a bound on the bill above the budget shows that it cannot, nor can any smaller one. The bound at
-any prices is convex in the share, so a line through two shares that prices rule out meets the budget at one
-that they all but rule out: few are tried before plans have to be looked at.
+A plan within the budget shows that a share can be had; a bound on the bill above the budget shows that it
+cannot, nor can any smaller one. So `worst` bisects. The bound at any prices is convex in the share: a line
+through two shares that prices rule out meets the budget at one that they all but rule out.
+
+For `total` the sum of shares has a price, and the bound falls by it as more may be left: each try at a sum
+gives the next, which these prices rule out too. Once none rules out more, the plans that a choice within the
+budget can have are listed, in windows, and the choice that leaves least is looked for (`solver.fewest`).
 
 The cost is not the bill (what runs pays no start-up, policies add to it), so the last step prices the budget:
 
@@ -19,27 +22,27 @@ What is open after a few prices goes to an integer program over the columns that
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
 from solver.board import packs
+from solver.budget_parts import Enough, Leave, Priced, Tried
 from solver.choice import Decide
 from solver.column_lp import Promise, relax
+from solver.fewest import CLOSE, Budget, fewest
 from solver.knapsacks import EVEN, Ask
-from solver.partials import ROUNDING
 from solver.pricing import Asked, Effort, Prices
-from solver.program import Ends, Finish, Floats, Ints, Partial, Program, Rows, Solved, Step, Term, pick
+from solver.program import Ends, Finish, Ints, Partial, Program, Rows, Solved, Step, Term, pick
 from solver.rounds import FIRST, Goal, Reached, slacks
 from solver.stock_steps import GAP, StockSteps
 
-TRIES = 30
+TRIES = 16
 """Shares tried in a step at most."""
-WIDER = 3.0
-"""How much further the next share is from where prices rule out no more."""
-PROOFS = 7
-"""Further shares tried at most, where some below the one found were not settled."""
+FIRST_SUM, WIDER = 0.01, 2.0
+"""The first window above a sum that prices rule out, as a share of it, and how much wider the next one is."""
+LEAST = 1e-3
+"""Of what meeting a share costs at most: what it is worth at least."""
 PRICES = 8
 """Prices of the budget tried at most."""
 WHOLE, FEW = 2000, 400
@@ -100,10 +103,11 @@ class BudgetSteps(StockSteps):
 
     def _from_shares(self, low: float, start: Prices) -> Solved:
         """Step by step; no plan leaves a share less than `low` at worst."""
-        leave = _Leave(np.ones(self.services), np.inf)
+        leave = Leave(np.ones(self.services), np.inf)
         plan, steps = np.zeros(0, np.int64), list[tuple[Step, Partial]]()
         for step in self.program.steps[:-1]:
-            plan, bound, start = self._least(step, leave, low, plan, start)
+            least = self._worst_share if step == "worst" else self._total_share
+            plan, bound, start = least(leave, low, plan, start)
             self.mark(f"{step} share")
             steps.append((step, self._proved(plan, step, bound)))
             self._tell(plan, steps)
@@ -119,50 +123,83 @@ class BudgetSteps(StockSteps):
 
     # ------------------------------------------------------------------------------------------ the shares
 
-    def _least(
-        self, step: Step, leave: "_Leave", low: float, plan: Ints, start: Prices
-    ) -> tuple[Ints, float, Prices]:
-        """The least of a step that the budget allows: a plan, what no plan leaves less than, and prices."""
+    def _worst_share(self, leave: Leave, low: float, plan: Ints, start: Prices) -> tuple[Ints, float, Prices]:
+        """The least largest share: a plan, what no plan leaves less than, and prices."""
         self._effort = Effort()
-        tried = _Tried(low, self._value(plan, step), self._limit, low if low > 0 else -np.inf)
+        tried = Tried(low, self._value(plan, "worst"), self._limit, low if low > 0 else -np.inf)
         for _ in range(TRIES):
             share = tried.next()
             if share is None:
                 break
-            found = self._try(leave.no_more(step, share, self.program.weight), start)
+            found = self._try(leave.no_more("worst", share, self.program.weight), start)
             start = found.prices
             if found.plan is not None:
                 plan = found.plan
-                tried.had(min(share, self._value(plan, step)))
+                tried.had(min(share, self._value(plan, "worst")))
             else:
                 tried.missed(share, found.prices.bound, proven=found.bound > self._budget)
         return plan, tried.bound, start
 
-    def _try(self, leave: "_Leave", start: Prices) -> Reached:
+    def _total_share(self, leave: Leave, low: float, plan: Ints, start: Prices) -> tuple[Ints, float, Prices]:
+        """The least sum of shares: a plan, what no plan leaves less than, and prices."""
+        self._effort = Effort()
+        value = self._value(plan, "total")
+        for _ in range(TRIES):
+            if low >= value - GAP:
+                return plan, low, start
+            leave = leave.no_more("total", low, self.program.weight)
+            found = self._try(leave, start)
+            start = found.prices
+            if found.plan is not None:
+                return found.plan, low, start
+            further = (found.bound - self._limit) / max(start.total, LEAST)
+            low += max(0.0, further)
+            if further <= GAP / 4:
+                break
+        return self._fewest(leave, low, plan, start)
+
+    def _fewest(self, leave: Leave, low: float, plan: Ints, start: Prices) -> tuple[Ints, float, Prices]:
+        """The same, once prices rule out no more: windows above what none leaves less than."""
+        value = self._value(plan, "total")
+        window, narrowed = max(2 * GAP, FIRST_SUM * low), False
+        budget = Budget(self._limit, LEAST * self._dearest())
+        for _ in range(TRIES):
+            if low >= value - GAP:
+                break
+            edge = min(value - GAP, low + window)
+            asked = self._asked(leave.no_more("total", edge, self.program.weight))
+            found = fewest(self._by_bill, asked, budget, start, self.decide, self._effort, self.mark)
+            start = found.prices
+            if found.plan is not None:
+                plan, value = found.plan, self._value(found.plan, "total")
+            if found.proven:
+                low = min(edge, value - CLOSE)
+            if narrowed:
+                break
+            narrowed = not found.proven  # too many plans: once more with half of what is open
+            window = (edge - low) / 2 if narrowed else WIDER * window
+        return plan, low, start
+
+    def _try(self, leave: Leave, start: Prices) -> Reached:
         """A plan within the budget that leaves no more; without one, whether there is none."""
         nothing = Reached(None, self._limit, -np.inf, start)
-        return self._reach(
-            self._by_bill,
-            self._asked(leave),
-            _Enough(absolute=FIRST * self._limit, limit=self._limit),
-            start,
-            nothing,
-        )
+        enough = Enough(absolute=FIRST * self._limit, limit=self._limit)
+        return self._reach(self._by_bill, self._asked(leave), enough, start, nothing)
 
-    def _asked(self, leave: "_Leave") -> Asked:
+    def _asked(self, leave: Leave) -> Asked:
         none = np.zeros(self.services)
         return Asked(Ask(np.ones(self.services), leave.spare, none), self.program.weight, leave.total)
 
     # -------------------------------------------------------------------------------------------- the cost
 
-    def _least_cost(self, leave: "_Leave", plan: Ints, start: Prices) -> tuple[Ints, float]:
+    def _least_cost(self, leave: Leave, plan: Ints, start: Prices) -> tuple[Ints, float]:
         """Least cost of leaving no more within the budget: a plan, and what no plan costs less than."""
         self._effort = Effort()
         promise = Promise(total=leave.total, over=self._dearest())
         free, board, asked = np.zeros(self.services), self.board, self._asked(leave)
         self._relaxed = relax(self._columns, self._columns.costs(), free, leave.spare, promise=promise)
         self.mark("relaxation")
-        best = _Priced(plan, self._value(plan, "cost"))
+        best = Priced(plan, self._value(plan, "cost"))
         low, high, price = 0.0, np.inf, 0.0
         for _ in range(PRICES):
             cost = board.items.cost + price * self._by_bill.items.cost
@@ -183,7 +220,7 @@ class BudgetSteps(StockSteps):
             price = (low + high) / 2 if np.isfinite(high) else likely
         return self._over_few(leave, best)
 
-    def _over_few(self, leave: "_Leave", best: "_Priced") -> tuple[Ints, float]:
+    def _over_few(self, leave: Leave, best: Priced) -> tuple[Ints, float]:
         """The integer program over columns that a better plan could have."""
         if best.closed or best.prices is None:
             return best.plan, best.bound
@@ -231,119 +268,3 @@ class BudgetSteps(StockSteps):
         solved = super()._solved(plan, steps)
         missing = np.zeros(self.rows + 1 - len(solved.row_price))
         return replace(solved, row_price=np.append(solved.row_price, missing))
-
-
-class _Leave(NamedTuple):
-    """What may be left unmet."""
-
-    spare: Floats
-    """[S]: share of each service."""
-    total: float
-    """By weight, of all together."""
-    worst: float = np.inf
-    """By weight, of each."""
-
-    def no_more(self, step: Step, share: float, weight: Floats) -> "_Leave":
-        """Nor more of what a step minimises than a share."""
-        if step == "total":
-            return self._replace(total=share + ROUNDING)
-        return self._replace(spare=np.minimum(1.0, (share + ROUNDING) / weight), worst=share)
-
-
-@dataclass(frozen=True, eq=False)
-class _Enough(Goal):
-    """Any choice below the limit will do."""
-
-    relative: float = 1e9
-    """No other has to be looked for; `absolute` makes first windows wide enough where the bill is small."""
-    limit: float = 0.0
-
-    def target(self, best: float) -> float:
-        return self.limit if best >= self.limit else -np.inf
-
-
-class _Priced(NamedTuple):
-    """The cheapest plan, and the best bound on its cost with the prices that gave it."""
-
-    plan: Ints
-    value: float
-    bound: float = -np.inf
-    price: float = 0.0
-    """Of the budget, USD of cost per USD of the bill."""
-    prices: Prices | None = None
-
-    @property
-    def closed(self) -> bool:
-        return self.bound >= self.value * (1 - GAP)
-
-    def bettered(self, bound: float, price: float, prices: Prices) -> "_Priced":
-        return self if bound <= self.bound else self._replace(bound=bound, price=price, prices=prices)
-
-
-@dataclass
-class _Tried:
-    """Where to look for the least share: what is known so far."""
-
-    bound: float
-    """No plan leaves less."""
-    value: float
-    """A plan leaves so much."""
-    limit: float
-    """Of the bill."""
-    open: float
-    """Nothing was found up to here; below 0 as long as nothing was tried."""
-    reach: float = 2 * GAP
-    ruled: list[tuple[float, float]] = field(default_factory=list)
-    """Shares that prices ruled out, rising, with their bounds on the bill."""
-    unsettled: float = np.inf
-    """The least share of which it is not known whether it can be had."""
-    proofs: int = PROOFS
-    """More shares that may be tried for the bound's sake."""
-    by_plans: bool = False
-    """Whether prices rule out no more."""
-
-    def next(self) -> float | None:
-        """The share to try; None once bound and value are close."""
-        if self.open < 0:
-            return 0.0 if self.value > 0 else None
-        if self.value - self.open <= GAP:
-            return self._to_prove()
-        middle = (self.value + self.open) / 2
-        if self.by_plans:
-            return min(middle, self.open + self.reach)
-        even = self._even()
-        if even is None or even >= self.value:
-            return middle
-        return even if even > self.open + GAP / 2 else min(middle, self.open + self.reach)
-
-    def had(self, value: float) -> None:
-        """A plan was found."""
-        self.value, self.reach = min(self.value, value), np.inf if self.by_plans else self.reach
-
-    def missed(self, share: float, bill: float, *, proven: bool) -> None:
-        """None was found, by prices that bound the bill so."""
-        self.open = max(self.open, share)
-        if proven:
-            self.bound = max(self.bound, share)
-        else:
-            self.unsettled = min(self.unsettled, share)
-        if self.proofs < PROOFS:
-            return
-        if bill > self.limit:
-            self.ruled.append((share, bill))
-        else:
-            self.by_plans, self.reach = True, self.reach * WIDER
-
-    def _to_prove(self) -> float | None:
-        """A share below those that nothing was settled about; None if all is, or is hardly to be."""
-        if self.unsettled - self.bound <= GAP or not np.isfinite(self.unsettled) or self.proofs == 0:
-            return None
-        self.proofs -= 1
-        return (self.bound + self.unsettled) / 2
-
-    def _even(self) -> float | None:
-        """Where a line through two bounds meets the limit: below any share that prices do not rule out."""
-        if len(self.ruled) < 2:
-            return None
-        (before, more), (here, less) = self.ruled[-2:]
-        return here + (less - self.limit) * (here - before) / (more - less) if less < more < np.inf else None

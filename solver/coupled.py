@@ -67,7 +67,8 @@ class _Search:
         steps: list[tuple[Step, Partial]] = []
         ends = Ends()
         for step in program.steps:
-            again = self._step(step, ends, self._relax(step, ends))
+            relaxed = self._relax(step, ends)
+            again = self._step(step, ends, relaxed) or self._of_plan(found, step, ends, relaxed)
             if again is None:
                 break
             found = again
@@ -117,7 +118,27 @@ class _Search:
             return _Found(picked, replace(first, bound=min(first.value, bound)), relaxed)
         return _Found(wider, replace(second, bound=min(second.value, bound)), relaxed)
 
+    def _of_plan(self, found: _Found | None, step: Step, ends: Ends, relaxed: Relaxed) -> _Found | None:
+        """The step over the columns of the plan at hand alone: the work limit may keep a search from it, but
+        what a plan reaches for nothing, such as extras no higher than it takes, it shall have."""
+        if found is None:
+            return None
+        used = np.flatnonzero(found.partial.counts)
+        picked = self._with_running(found.picked.block[used], found.picked.row[used])
+        partial = self._over_some(picked, step, ends, np.inf)
+        if partial is None or _nothing(partial):
+            return None
+        bound = relaxed.value if relaxed.whole else -np.inf
+        return _Found(picked, replace(partial, bound=min(partial.value, bound)), relaxed)
+
     # ---------------------------------------------------------------------------------------------- parts
+
+    def _with_running(self, block: Ints, row: Ints) -> Picked:
+        """Columns, and all that run."""
+        special = self._program.specials
+        blocks = np.append(block, [s.block for s in special]).astype(np.int64)
+        rows = np.append(row, [s.row for s in special]).astype(np.int64)
+        return pick(self._program, blocks, rows)
 
     def _over_some(self, picked: Picked, step: Step, ends: Ends, cutoff: float) -> Partial | None:
         nodes = max(20, WORK // max(1, len(picked)))
@@ -136,15 +157,14 @@ class _Search:
 
         Where shares are minimised many cost nothing; of those, the ones that a cheap plan would use.
         """
-        columns, program = self._columns, self._program
+        columns = self._columns
         within = np.flatnonzero(red <= reach)
         if len(within) > most:
             within = within[np.lexsort((self._guide[within], np.maximum(0.0, red[within])))[:most]]
         out = red.copy()
         out[within] = np.inf
-        block: Ints = np.append(columns.block[within], [s.block for s in program.specials]).astype(np.int64)
-        row: Ints = np.append(columns.row[within], [s.row for s in program.specials]).astype(np.int64)
-        return pick(program, block, row), float(out.min(initial=np.inf))
+        picked = self._with_running(columns.block[within], columns.row[within])
+        return picked, float(out.min(initial=np.inf))
 
     def _dearest(self) -> float:
         """USD per hour that meeting a whole need costs at most, by each service's best columns alone; a node

@@ -15,7 +15,8 @@ from solver.library import Library
 from solver.plan_reasons import nodes_used
 from solver.simpler import Templates, alike, is_alike
 
-Solve = Callable[[Problem, Library], Answer]
+Solve = Callable[[Problem, Library], Answer | None]
+"""None where no plan was found that keeps all limits."""
 Where = tuple[str, str]
 """Pool key, configuration."""
 Scarcity = Literal["worst-first", "most-met"]
@@ -53,7 +54,8 @@ class Change(Frozen):
 class Neighbour(Frozen):
     """The best plan under another question."""
 
-    outcome: Outcome
+    outcome: Outcome | None
+    """None where none was found that keeps all limits."""
     change: Change | None
     """None where not as much of the demand is met in both."""
 
@@ -129,6 +131,7 @@ def explain_plan(
 
 
 def outcome_of(problem: Problem, answer: Answer) -> Outcome:
+    """What an answer to a problem comes to."""
     shares = [problem.policy.weight(unmet.service.model) * unmet.share for unmet in answer.unmet]
     return Outcome(
         usd_per_hour=answer.value,
@@ -138,21 +141,25 @@ def outcome_of(problem: Problem, answer: Answer) -> Outcome:
     )
 
 
-def merit(outcome: Outcome, scarcity: Scarcity = "worst-first") -> tuple[float, float, float]:
-    """Better plans have less: the order of what is minimised, rounding left out."""
+def merit(outcome: Outcome | None, scarcity: Scarcity = "worst-first") -> tuple[float, float, float]:
+    """Better plans have less: the order of what is minimised, rounding left out. No plan is worst."""
+    if outcome is None:
+        return math.inf, math.inf, math.inf
     worst, total = (round(share / SAME) * SAME for share in (outcome.worst_unmet, outcome.total_unmet))
     first, then = (worst, total) if scarcity == "worst-first" else (total, worst)
     return first, then, outcome.usd_per_hour
 
 
-def change(here: Outcome, there: Outcome, least: float = -math.inf, most: float = math.inf) -> Change | None:
+def change(
+    here: Outcome, there: Outcome | None, least: float = -math.inf, most: float = math.inf
+) -> Change | None:
     """Of cost, from one plan to another that meets as much.
 
     Args:
         least, most: between which it is for sure, whatever was found: without a place no plan is cheaper,
             with a node more none is dearer. What was found may be by as much as the gaps are wide.
     """
-    if merit(here)[:2] != merit(there)[:2]:
+    if there is None or merit(here)[:2] != merit(there)[:2]:
         return None
     return Change(
         found=min(most, max(least, there.usd_per_hour - here.usd_per_hour)),
@@ -186,7 +193,7 @@ def _alternatives(
     least = sorted(used, key=lambda place: (used[place] * value[place], place))
     found = []
     for pool, name in least[:most]:
-        there = outcome_of(problem, solve(_with_nodes(problem, (pool, name), 0), library))
+        there = _outcome(solve, _with_nodes(problem, (pool, name), 0), library)
         nodes, by = used[pool, name], change(here, there, least=0.0)
         found.append(Alternative(pool=pool, configuration=name, nodes=nodes, outcome=there, change=by))
     return tuple(sorted(found, key=lambda a: merit(a.outcome, problem.policy.scarcity)))
@@ -205,10 +212,9 @@ def _one_more(
     for stock in problem.stocks:
         if (place := _place(stock)) not in {*asked, *binding}:
             continue
-        there = outcome_of(problem, solve(_with_nodes(problem, place, stock.nodes + 1), library))
-        if merit(there, order) > merit(
-            here, order
-        ):  # within the gap: what is there already can go on without the node
+        there = _outcome(solve, _with_nodes(problem, place, stock.nodes + 1), library)
+        if there is not None and merit(there, order) > merit(here, order):
+            # Within the gap: what is there already can go on without the node.
             there = here.model_copy(
                 update={"bound_usd_per_hour": min(here.bound_usd_per_hour, there.bound_usd_per_hour)}
             )
@@ -233,12 +239,17 @@ def _simpler(problem: Problem, answer: Answer, library: Library, solve: Solve) -
         few = alike(library, templates)
         running = tuple(run for run in problem.running if is_alike(library, run, templates))
         asked = problem.model_copy(update={"library": few.digest, "running": running})
-        there = outcome_of(problem, solve(asked, few))
+        there = _outcome(solve, asked, few)
         found.append(Simpler(templates=templates, outcome=there, change=change(here, there)))
     return tuple(found)
 
 
 # ------------------------------------------------------------------------------------------------- helpers
+
+
+def _outcome(solve: Solve, problem: Problem, library: Library) -> Outcome | None:
+    answer = solve(problem, library)
+    return None if answer is None else outcome_of(problem, answer)
 
 
 def _shadow_prices(problem: Problem, answer: Answer) -> dict[Where, float]:

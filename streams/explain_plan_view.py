@@ -10,6 +10,7 @@ from streams import plan_view
 from streams.catalog_view import View, plain_table
 from streams.plan_record import PlanRecord
 
+NO_PLAN = "no plan was found that keeps all limits"
 CENT = 0.005
 """USD per hour below which plans cost the same, to people."""
 BRINGS = {
@@ -37,21 +38,22 @@ def shown(record: PlanRecord, found: PlanExplanation) -> View:
 def in_short(record: PlanRecord, found: PlanExplanation) -> Iterator[str]:
     """A sentence for each question: the next cheapest, one more, what mixing brings."""
 
-    def says(other: Neighbour) -> str:
-        return _says(record, found.plan, other)
+    def says(other: Neighbour, which: str = "plan") -> str:
+        return NO_PLAN if other.outcome is None else f"the {which} {_says(record, found.plan, other)}"
 
     if found.alternatives:
         other, all_ = found.alternatives[0], len(found.alternatives) == found.places
         here = f"{other.nodes} x {other.configuration} in {short(other.pool)}"
-        yield f"without {here}, the next cheapest plan{'' if all_ else ' of those tried'} {says(other)}"
+        which = f"next cheapest plan{'' if all_ else ' of those tried'}"
+        yield f"without {here}, {says(other, which)}"
     asked = [more for more in found.one_more if more.configuration == found.asked]
     if asked:
-        yield f"with one {found.asked} more, {_at(asked[0])}, the plan {says(asked[0])}"
+        yield f"with one {found.asked} more, {_at(asked[0])}, {says(asked[0])}"
     if found.one_more and found.one_more[0].configuration != found.asked:
         most = found.one_more[0]
-        yield f"what helps most is one {most.configuration} more, {_at(most)}: the plan {says(most)}"
+        yield f"what helps most is one {most.configuration} more, {_at(most)}: {says(most)}"
     for simpler in found.simpler:
-        yield f"without {BRINGS[simpler.templates]}, the plan {says(simpler)}"
+        yield f"without {BRINGS[simpler.templates]}, {says(simpler)}"
 
 
 def _at(more: OneMore) -> str:
@@ -94,9 +96,11 @@ def _neighbours(found: PlanExplanation) -> Iterator[Table]:
 
 def _against(here: Outcome, other: Neighbour) -> tuple[str, str, str]:
     """Cost, and how it compares: cost where as much is met, else what is not."""
-    cost, by = f"{other.outcome.usd_per_hour:.2f}", other.change
+    there, by = other.outcome, other.change
+    if there is None:
+        return "", NO_PLAN, ""
+    cost = f"{there.usd_per_hour:.2f}"
     if by is None:
-        there = other.outcome
         worst = f"worst {here.worst_unmet:.1%} -> {there.worst_unmet:.1%}"
         return cost, f"unmet: {worst}, in all {here.total_unmet:.2f} -> {there.total_unmet:.2f}", ""
     share = f" ({by.found / here.usd_per_hour:+.2%})" if here.usd_per_hour else ""

@@ -1,8 +1,9 @@
 """What the settings ask of every plan of the live planner, which can keep less than `coral plan`."""
 
+from pathlib import Path
 from typing import Any
 
-from schemas.allocation import AllocationPolicy
+from schemas.allocation import ROBUST, AllocationPolicy
 from schemas.catalog import Catalog
 from schemas.policy import CorePolicy
 from schemas.settings import Settings
@@ -33,9 +34,16 @@ def asked_live(settings: Settings, catalog: Catalog) -> dict[str, Any]:
 
 
 def _asked(settings: Settings, catalog: Catalog) -> Asked:
-    path = settings.control.allocation
-    if path is None:
-        return Asked(AllocationPolicy())
+    match settings.control.allocation:
+        case "robust":
+            return Asked(ROBUST)
+        case "off":
+            return Asked(AllocationPolicy())
+        case Path() as path:
+            return _in_file(path, settings, catalog)
+
+
+def _in_file(path: Path, settings: Settings, catalog: Catalog) -> Asked:
     names = [node.name for node in catalog.configurations]
     asked = read_policy(path, catalog, Known(list(levels_of(settings, catalog)), ("both",), names, ()))
     for field, why in NOT_LIVE.items():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from agents.traces import SHIPPED_TRACES, read_steps
 from schemas.catalog import Phase
 from schemas.problems import Problem, Running, Service, ServiceDemand, Sliced, Stock
+from solver.asked import beyond_reach
 from solver.candidates import Rated
 from solver.library import Library
 from solver.scarcity import Place, Scale
@@ -80,7 +81,7 @@ def question_of(setup: Setup, library: Library, given: Given) -> Question:
     update["excluded_configurations"] = asked.excluded
     if given.demand is not None:
         lines = read_demand(given.demand, known)
-        update["demands"] = _demands(setup, lines)
+        update["demands"] = _demands(setup, library, lines)
         if not asked.policy.disaggregation:
             apart = tuple(disaggregation_of(setup, lines.lines))
             update["policy"] = asked.policy.model_copy(update={"disaggregation": apart})
@@ -145,9 +146,10 @@ def _known(setup: Setup) -> Known:
     return Known(setup.scope.levels, setup.scope.phases, names, regions_of(setup))
 
 
-def _demands(setup: Setup, asked: Entries[DemandLine]) -> tuple[ServiceDemand, ...]:
-    """Raises FileError: requests/s times their length are more than there are numbers for."""
-    faults, found = [], []
+def _demands(setup: Setup, library: Library, asked: Entries[DemandLine]) -> tuple[ServiceDemand, ...]:
+    """Raises FileError: requests/s times their length are more than there are numbers for, or than so many
+    templates that it must be a mistake."""
+    faults, found, best = [], [], _best(library)
     for i, line in enumerate(asked.lines):
         rates = _rates(setup, line)
         if not all(map(math.isfinite, rates.values())):
@@ -155,13 +157,25 @@ def _demands(setup: Setup, asked: Entries[DemandLine]) -> tuple[ServiceDemand, .
             continue
         for phase, rate in rates.items():
             service = Service(model=line.model, slo_class=str(line.slo_class), phase=phase)
+            if much := beyond_reach(rate, best.get(service.key, 0.0)):
+                faults.append(asked.fault(i, "", f"{_said({phase: rate})}, {much}"))
+                break  # the other phase's follows from the same number
             found.append(ServiceDemand(service=service, rate=rate))
     refuse(faults)
     return tuple(found)
 
 
+def _best(library: Library) -> dict[str, float]:
+    """Service key -> the most that a template of it gives."""
+    found: dict[str, float] = {}
+    for shelf in library.parts.values():
+        most = float(shelf.kept.throughput.max(initial=0.0))
+        found[shelf.part.service.key] = max(most, found.get(shelf.part.service.key, 0.0))
+    return found
+
+
 def _said(rates: Mapping[Phase, float]) -> str:
-    return ", ".join(f"{rate} a second of {phase}" for phase, rate in rates.items())
+    return ", ".join(f"{rate:g} a second of {phase}" for phase, rate in rates.items())
 
 
 def _rates(setup: Setup, line: DemandLine) -> Mapping[Phase, float]:

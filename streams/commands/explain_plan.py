@@ -58,7 +58,7 @@ def explain_plan(
             given = planning.given_of(demand, availability, prices, running, policy, seed, stock)
             asked, known = planning.prepared(context.obj, setup, runtime, n_max, rho, library)
             record = planning.solved(setup, asked, known, given)
-        found = explain(record.problem, record.answer, known, _answer, one_more, places)
+        found = explain(record.problem, record.answer, known, _neighbour, one_more, places)
         view = explain_plan_view.shown(record, found)
     if as_json:
         typer.echo(view.as_json())
@@ -66,8 +66,14 @@ def explain_plan(
         catalog_view.show(view)
 
 
-def _answer(problem: "Problem", library: "Library") -> "Answer":
-    return planning.answered(problem, library)[0]
+def _neighbour(problem: "Problem", library: "Library") -> "Answer | None":
+    """None where no plan was found that keeps all limits."""
+    from solver.allocation import NoAnswerError
+
+    try:
+        return planning.answered(problem, library)[0]
+    except NoAnswerError:
+        return None
 
 
 def _alone(context: typer.Context) -> None:

@@ -174,13 +174,18 @@ def solved(name: str, setup: "Setup", library: "Library", given: "Given") -> "Pl
     """The plan.
 
     Raises:
-        OSError, ValueError: a file cannot be read or says what cannot be, or as `answered`.
+        OSError, ValueError: a file cannot be read or says what cannot be, or no plan was found that keeps all
+            limits.
     """
+    from solver.allocation import NoAnswerError
     from streams.plan_record import record_of
     from streams.planning import question_of
 
     question = question_of(setup, library, given)
-    answer, processor_s = answered(question.problem, library)
+    try:
+        answer, processor_s = answered(question.problem, library)
+    except NoAnswerError as error:
+        raise ValueError(f"policy: {error}") from error
     return record_of(name, library, question.problem, answer, processor_s, question.unused)
 
 
@@ -188,22 +193,18 @@ def answered(problem: "Problem", library: "Library") -> "tuple[Answer, float]":
     """The answer to a question, checked, and the processor seconds that it took.
 
     Raises:
-        ValueError: no plan keeps all limits.
+        NoAnswerError: no plan was found that keeps all limits.
         RuntimeError: the answer does not satisfy its question, which is our fault.
     """
     import time
 
-    from solver.allocation import NoAnswerError
     from solver.answers import METHOD
     from solver.methods import method
     from solver.verify import verify
 
     solve = method(METHOD)
     start_s = time.process_time()
-    try:
-        answer = solve(problem, library, clock=time.perf_counter)
-    except NoAnswerError as error:
-        raise ValueError(f"policy: {error}") from error
+    answer = solve(problem, library, clock=time.perf_counter)
     spent_s = time.process_time() - start_s
     if violations := verify(problem, answer):
         raise RuntimeError(f"the plan breaks its question: {violations[0].name}: {violations[0].detail}")

@@ -22,7 +22,7 @@ from solver.columns import make_question
 from solver.coupled import GAP, solve_coupled
 from solver.dominance import undominated
 from solver.existing import existing
-from solver.program import Ends, pick, pick_all
+from solver.program import Ends, Partial, Picked, Program, Step, pick, pick_all
 from solver.verify import verify
 from tests.solver.conftest import WEST, MadeUp, Toolbox
 
@@ -209,6 +209,23 @@ def test_a_row_that_limits_what_is_covered_keeps_who_covers_less(box: Toolbox) -
     left = undominated(existing(question.program))
     regions = [question.pool(b).region for b in left.block.tolist()]
     assert sorted(regions) == ["east", "west", "west"]
+
+
+def test_a_cost_that_the_work_limit_keeps_from_a_plan_is_that_of_the_plan_at_hand(box: Toolbox) -> None:
+    """What its extras say, such as replicas it is short of, is then what it has."""
+    question = make_question(*problem_of(box, 2, "replicas"))
+
+    def few_only(
+        program: Program, picked: Picked, step: Step, ends: Ends, cutoff: float = np.inf, **limits: float
+    ) -> Partial | None:
+        if step == "cost" and len(picked) > 8:
+            none = np.zeros(len(picked), np.int64), np.zeros(len(program.extras.name))
+            return Partial(*none, value=np.inf, bound=-np.inf)
+        return finish(program, picked, step, ends, cutoff, **limits)  # type: ignore[arg-type]
+
+    found = solve_coupled(question.program, few_only)
+    assert [proof.step for proof in found.proofs][-1] == "cost"
+    assert verify(question.problem, make_answer(question, found)) == ()
 
 
 def test_highs_may_end_before_it_counts_nodes(box: Toolbox, monkeypatch: pytest.MonkeyPatch) -> None:

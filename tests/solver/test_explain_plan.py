@@ -16,7 +16,7 @@ from solver.allocation import solve, solve_whole
 from solver.answers import make_answer
 from solver.building import build_library
 from solver.columns import make_question
-from solver.explain_plan import dearest_gpu, explain_plan, merit, outcome_of
+from solver.explain_plan import Neighbour, Outcome, dearest_gpu, explain_plan, merit, outcome_of
 from solver.figures import Figures
 from solver.library import Library
 from solver.plan_changes import Moves, held, moves
@@ -59,6 +59,11 @@ def asked(library: Library) -> Callable[..., Problem]:
         )
 
     return make
+
+
+def found_of(other: Neighbour) -> Outcome:
+    assert other.outcome is not None
+    return other.outcome
 
 
 def test_the_best_are_said_to_be_and_others_what_kept_those_out(
@@ -164,13 +169,13 @@ def test_each_neighbour_differs_in_one_thing(library: Library, asked: Callable[.
     simpler = len(get_args(Templates))
     assert changes == [1] * (len(seen) - simpler) + [0] * simpler
     assert all(question.library == digest for question, digest in seen)
-    met = [a.outcome.usd_per_hour for a in found.alternatives if not a.outcome.total_unmet]
+    met = [found_of(a).usd_per_hour for a in found.alternatives if not found_of(a).total_unmet]
     assert met == sorted(met)
     assert all(usd >= answer.value - 1e-9 for usd in met)
     assert {more.configuration for more in found.one_more} >= {dearest_gpu(problem, library)}
     without = problem.model_copy(update={"excluded_configurations": ("1xL40S",)})
     assert (dearest_gpu(problem, library), dearest_gpu(without, library)) == ("1xL40S", "2xL40S")
-    assert all(more.outcome.usd_per_hour <= answer.value + 1e-9 for more in found.one_more)
+    assert all(found_of(more).usd_per_hour <= answer.value + 1e-9 for more in found.one_more)
     for neighbour in (*found.alternatives, *found.one_more, *found.simpler):
         if by := neighbour.change:
             assert by.at_least - 1e-9 <= by.found <= by.at_most + 1e-9
@@ -194,9 +199,9 @@ def test_what_is_told_is_what_the_whole_program_says(library: Library, asked: Ca
             s.model_copy(update={"nodes": nodes[s.pool.key, s.configuration]}) for s in problem.stocks
         )
         truth = whole(problem.model_copy(update={"stocks": stocks}), library)
-        assert other.outcome.usd_per_hour == pytest.approx(truth, rel=1e-3)
+        assert found_of(other).usd_per_hour == pytest.approx(truth, rel=1e-3)
         if other.change is None:
-            assert other.outcome.total_unmet > 0
+            assert found_of(other).total_unmet > 0
         else:
             assert other.change.at_least - 1e-6 <= truth - least <= other.change.at_most + 1e-6
 
@@ -222,7 +227,7 @@ def test_one_more_node_makes_no_plan_dearer_though_a_search_may_find_a_worse_one
         )
 
     (more,) = explain_plan(problem, answer, library, clumsy).one_more
-    assert more.outcome.usd_per_hour == answer.value
+    assert found_of(more).usd_per_hour == answer.value
     assert more.change is not None
     assert more.change.found == 0
     assert more.change.at_least == pytest.approx(-1, abs=0.01)
@@ -254,6 +259,20 @@ def test_neighbours_are_held_against_a_plan_by_weight_and_in_the_order_that_was_
     )
     assert merit(spread) < merit(worst)
     assert merit(worst, "most-met") < merit(spread, "most-met")
+
+
+def test_a_neighbour_without_a_plan_is_one_too_and_comes_last(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    problem = asked(6000.0, (EAST, "1xL40S", 2, 2.0), (EAST, "2xL40S", 3, 5.0), (WEST, "2xL40S", 9, 7.0))
+
+    def none_without_east(question: Problem, of: Library) -> Answer | None:
+        return solve(question, of) if all(stock.nodes for stock in question.stocks[:2]) else None
+
+    found = explain_plan(problem, solve(problem, library), library, none_without_east)
+    assert [other.pool for other in found.alternatives if other.outcome] == [WEST.key]
+    assert all(other.change is None for other in found.alternatives[1:])
+    assert found.alternatives[-1].outcome is None
 
 
 def test_places_to_do_without_are_those_worth_least(library: Library, asked: Callable[..., Problem]) -> None:

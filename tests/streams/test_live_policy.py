@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from schemas.allocation import ROBUST, AllocationPolicy
 from schemas.catalog import load_catalog
 from schemas.policy import CorePolicy
 from schemas.settings import load_settings
@@ -50,9 +51,24 @@ def test_all_that_is_live_travels_in_the_policy(tmp_path: Path) -> None:
 
 def test_nothing_asked_for_is_nothing_said(tmp_path: Path) -> None:
     """So logs from before it replay to the digests that they were written with."""
-    said = made(tmp_path).model_dump(mode="json")
-    assert said.keys().isdisjoint({"allocation", "excluded_configurations", "pinned"})
-    assert variants_of(made(tmp_path)) == {}
+    for policy in made(tmp_path), made(tmp_path, allocation="off"):
+        said = policy.model_dump(mode="json")
+        assert said.keys().isdisjoint({"allocation", "excluded_configurations", "pinned"})
+        assert variants_of(policy) == {}
+
+
+def test_plans_are_robust_unless_another_thing_is_said(tmp_path: Path) -> None:
+    settings = load_settings(control={"headroom": "off"})
+    assert policy_of(settings, load_catalog(settings.catalog)).allocation == ROBUST
+    assert made(tmp_path, allocation="robust").allocation == ROBUST
+    assert made(tmp_path, "half_rule: [interactive]").allocation.surcharge_per_step == 0
+
+
+def test_a_bare_off_of_yaml_is_one_and_anything_else_is_refused(tmp_path: Path) -> None:
+    assert made(tmp_path, allocation=False).allocation == AllocationPolicy()
+    for wrong in True, 7:
+        with pytest.raises(ValueError, match=r"allocation\n.*expected robust, off, or a file's path"):
+            made(tmp_path, allocation=wrong)
 
 
 @pytest.mark.parametrize(

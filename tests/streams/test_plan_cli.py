@@ -3,6 +3,7 @@ cannot be."""
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from schemas.allocation import AllocationPolicy
 from schemas.problems import Problem
+from solver.allocation import NoAnswerError
 from solver.library_file import load_library
 from solver.verify import verify
 from streams.cli import app
@@ -222,6 +224,11 @@ def price(region: str, configuration: str, usd: float) -> dict[str, object]:
         ("running", "answer: {}", "running: Field required"),
         ("running", "{answer: {}, problem: {}}", "cost_usd_per_hour: Field required"),
         ("policy", "weights: {gpt-5: 2}", "weights: 'gpt-5', expected one of"),
+        (
+            "demand",
+            f"demand: [{{model: {PHI}, requests_per_s: 1e+9}}]",
+            "demand.0: 1.615e+12 a second of prefill, expected at most 1e+06 times what the best",
+        ),
         ("policy", "weights: {phi-4-14b: 0}", "weights.phi-4-14b"),
         ("policy", "budget: 5", "budget: unknown key"),
         ("policy", "surcharge_per_step: 1e308", "surcharge_per_step: Input should be less than or equal to"),
@@ -360,6 +367,22 @@ def test_a_plan_is_explained_by_its_neighbours(plan: Path) -> None:
     assert "--one-more: '1xH100' is sold nowhere" in refused(
         "explain", "plan", str(plan), "--one-more", "1xH100"
     )
+
+
+def test_neighbours_without_a_plan_have_rows_of_their_own(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise NoAnswerError
+
+    monkeypatch.setattr("streams.commands.plan.answered", none)
+    found = told("explain", "plan", str(plan))
+    assert found["alternatives"]
+    every = [*found["alternatives"], *found["one_more"], *found["simpler"]]
+    assert all((other["outcome"], other["change"]) == (None, None) for other in every)
+    text = " ".join(coral("explain", "plan", str(plan)).stdout.split())
+    for without in ("without 1", "without instances of several nodes"):
+        assert re.search(f"{without}[^,]*, no plan was found that keeps all limits", text)
 
 
 def test_two_plans_are_compared(folder: Path, plan: Path) -> None:
