@@ -34,7 +34,7 @@ from solver.fewest import CLOSE, Budget, fewest
 from solver.knapsacks import EVEN, Ask
 from solver.pricing import Asked, Effort, Prices
 from solver.program import Ends, Finish, Ints, Partial, Program, Rows, Solved, Step, Term, pick
-from solver.rounds import FIRST, Goal, Reached, slacks
+from solver.rounds import FIRST, Goal, Reached, least_with
 from solver.stock_steps import GAP, StockSteps
 
 TRIES = 16
@@ -227,9 +227,8 @@ class BudgetSteps(StockSteps):
         items, target = self._by_bill.items, best.value * (1 - GAP)
         priced = items._replace(cost=self.board.items.cost + best.price * items.cost)
         asked = self._asked(leave)
-        worth, slack = slacks(replace(self.board, items=priced), asked, best.prices)
-        base = worth.sum() - best.prices.base(self.board.right, asked.total)
-        least = base + slack - best.price * self._budget
+        least = least_with(replace(self.board, items=priced), asked, best.prices)
+        least -= best.price * self._budget
         order = np.argsort(least, kind="stable")
         within = int((least < target).sum())
         few = np.unique(self.board.at[order[: within if within <= WHOLE else FEW]])

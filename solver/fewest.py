@@ -19,12 +19,12 @@ from solver.choice import Decide, Limits, Plans, choose
 from solver.knapsacks import EVEN
 from solver.pricing import Asked, Effort, Prices, Pricing
 from solver.program import Ints
-from solver.rounds import contested, plans_within, slacks
+from solver.rounds import contested, least_with, plans_within
 
 CLOSE = 1e-4
 """Choices whose sums differ by less are the same."""
-LOOK, MANY = 100_000, 4_000
-"""Places looked at to choose among plans, and plans that the integer program takes at most: work limits."""
+LOOK, MANY = 2_000_000, 4_000
+"""Plans looked at to choose among plans, and plans that the integer program takes at most: work limits."""
 
 
 class Budget(NamedTuple):
@@ -62,8 +62,7 @@ def fewest(
         start: prices to begin with.
         mark: called after each part of the work with its name.
     """
-    base, slack = slacks(board, asked, start)
-    pricing = Pricing(board.part(base + slack <= budget.usd), asked, effort)
+    pricing = Pricing(board.part(least_with(board, asked, start) <= budget.usd), asked, effort)
     prices = pricing.climb(start)
     mark("prices")
     if prices.bound > budget.usd:

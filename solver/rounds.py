@@ -125,6 +125,12 @@ def _with(board: Board, prices: Prices, worth: Floats, slack: Floats, asked: Ask
     )
 
 
+def least_with(board: Board, asked: Asked, prices: Prices) -> Floats:
+    """What no choice with a column is below, for each, by the tables at these prices."""
+    worth, slack = slacks(board, asked, prices)
+    return slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+
+
 def slacks(board: Board, asked: Asked, prices: Prices) -> tuple[Floats, Floats]:
     """By the tables at these prices: what no plan of a service is worth less than ([S]), and how much more it
     is with each column."""

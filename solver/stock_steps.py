@@ -18,7 +18,7 @@ from solver.knapsacks import Ask
 from solver.partials import ROUNDING, solved_of, value_of
 from solver.pricing import Asked, Effort, Prices
 from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
-from solver.rounds import Goal, Reached, reach, slacks
+from solver.rounds import Goal, Reached, least_with, reach
 from solver.worst import least_worst
 
 GAP = 0.999e-3
@@ -169,8 +169,8 @@ class StockSteps:
             return found
         if found.plan is not None:
             self._tell(found.plan, [("cost", self._partial(found, "cost"))])
-        _, slack = slacks(self.board, asked, found.prices)
-        few = np.unique(self.board.at[np.argsort(slack, kind="stable")[:FEW]])
+        least = least_with(self.board, asked, found.prices)
+        few = np.unique(self.board.at[np.argsort(least, kind="stable")[:FEW]])
         columns = self.board.columns
         picked = pick(self.program, columns.block[few], columns.row[few])
         better = self.finish(self.program, picked, "cost", ends, target, node_limit=NODES)
