@@ -14,9 +14,9 @@ PRICES, THROUGHPUTS = 0.1, 0.2
 """How much a copy differs at most, either way: a node's price in a region, what a model's templates give."""
 
 
-def more_regions(setup: Setup, times: int) -> Setup:
-    """The same with every region so many times, each copy with prices of its own, and so many times the
-    requests, so that a place has as much stock as before.
+def more_regions(setup: Setup, times: int, requests: int) -> Setup:
+    """The same with every region so many times, each copy with prices of its own, and the requests so many
+    times: as many times as the regions, a place has as much stock as before; once, so many times less.
     """
     copies = range(2, times + 1)
     prices = [
@@ -26,7 +26,7 @@ def more_regions(setup: Setup, times: int) -> Setup:
         if f"{price.cloud}/{price.region}" in setup.regions
     ]
     setups = tuple(
-        s.model_copy(update={"requests_per_s": s.requests_per_s * times}) if s.name == setup.name else s
+        s.model_copy(update={"requests_per_s": s.requests_per_s * requests}) if s.name == setup.name else s
         for s in setup.catalog.setups
     )
     catalog = setup.catalog.model_copy(update={"prices": (*setup.catalog.prices, *prices), "setups": setups})

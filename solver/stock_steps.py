@@ -75,7 +75,7 @@ class StockSteps:
         self._relaxed = relaxed
         asked = Asked(Ask(every, none, none), self.program.weight)
         found = self._reach(self.board, asked, Goal(relative=GAP), self._prices(relaxed.row_price), None)
-        found = self._over_columns(asked, found, Ends(0.0, 0.0))
+        found = self._over_columns(asked, found, Ends(0.0, 0.0), relaxed)
         if found.plan is None:
             return None
         return self._solved(found.plan, [("cost", self._partial(found, "cost"))])
@@ -162,15 +162,16 @@ class StockSteps:
             self.board.right.sum()
         )
 
-    def _over_columns(self, asked: Asked, found: Reached, ends: Ends) -> Reached:
-        """Where plans were too many to list: the integer program over the columns of least slack."""
+    def _over_columns(self, asked: Asked, found: Reached, ends: Ends, relaxed: Relaxed) -> Reached:
+        """Where plans were too many to list: the integer program over the columns of least slack, and those
+        of the relaxation."""
         target = Goal(relative=GAP).target(found.value)
         if found.bound >= target:
             return found
         if found.plan is not None:
             self._tell(found.plan, [("cost", self._partial(found, "cost"))])
         least = least_with(self.board, asked, found.prices)
-        few = np.unique(self.board.at[np.argsort(least, kind="stable")[:FEW]])
+        few = np.union1d(self.board.at[np.argsort(least, kind="stable")[:FEW]], relaxed.columns)
         columns = self.board.columns
         picked = pick(self.program, columns.block[few], columns.row[few])
         better = self.finish(self.program, picked, "cost", ends, target, node_limit=NODES)

@@ -101,7 +101,7 @@ def test_stock_moves_as_the_trace_does(core: Setup) -> None:
 
 
 def test_what_is_drawn_for_a_place_stays_when_others_are_added(core: Setup) -> None:
-    small, large = shape_of(core, TRACE, 3), shape_of(more_regions(core, 2), TRACE, 3)
+    small, large = shape_of(core, TRACE, 3), shape_of(more_regions(core, 2, 2), TRACE, 3)
     assert len(large) == 2 * len(small)
     assert all(large[place] == nodes for place, nodes in small.items())
 
@@ -120,10 +120,10 @@ def test_later_demand_has_moved_and_the_plan_runs(core: Setup, library: Library)
 
 
 def test_copies_of_regions_have_prices_of_their_own(core: Setup) -> None:
-    prices = prices_of(more_regions(core, 4))
+    prices = prices_of(more_regions(core, 4, 4))
     assert len(prices) == 4 * len(prices_of(core))
     assert len({usd for place, usd in prices.items() if place.configuration == "1xL4"}) == 8
-    assert demands_of(more_regions(core, 4))[0].rate == 4 * demands_of(core)[0].rate
+    assert demands_of(more_regions(core, 4, 4))[0].rate == 4 * demands_of(core)[0].rate
 
 
 def test_copies_of_models_have_templates_of_their_own(core: Setup, library: Library) -> None:
