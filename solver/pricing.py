@@ -163,13 +163,17 @@ def _near(
 
 
 class Pricing:
-    """One question over one board; keeps the plans that were found."""
+    """One question over one board; keeps the plans that were found.
 
-    def __init__(self, board: Board, asked: Asked, effort: Effort) -> None:
+    Args:
+        pool: plans of other columns that were found before.
+    """
+
+    def __init__(self, board: Board, asked: Asked, effort: Effort, pool: "Pool | None" = None) -> None:
         self.board, self.asked, self.effort = board, asked, effort
         self.services, self.rows = len(asked.weight), len(board.right)
         self.paper, self.beside = table(len(board)), table(0)
-        self.pool = _Pool(self.services)
+        self.pool = pool or Pool(self.services)
         self._out, self._one = listed(self.services * KEPT, self.rows), listed(KEPT, self.rows)
 
     def look(self, prices: Prices) -> Prices:
@@ -247,7 +251,7 @@ class Pricing:
         return prices.bound == np.inf or (self.asked.feasible and prices.bound > TINY)
 
 
-class _Pool:
+class Pool:
     """Plans found so far, each once."""
 
     def __init__(self, services: int) -> None:

@@ -14,16 +14,19 @@ from solver.board import Board
 from solver.choice import Decide, Limits, Plans, choose
 from solver.compiled import compiled
 from solver.cuts import Tighter, fewest, tighten
-from solver.knapsacks import GRID, Ask, Items, Table, fill, table, want
+from solver.knapsacks import GRID, Ask, Flags, Items, Table, fill, table, want
 from solver.plans import Listed, bound, listed, needed, walk
-from solver.pricing import CLOSE, Asked, Effort, Prices, Pricing
+from solver.pricing import CLOSE, Asked, Effort, Pool, Prices, Pricing
 from solver.program import Floats, Ints
 
 NEAR = 0.05
 """Columns with more slack than this share of the first bound wait until the end."""
-SMALL, NEARER, CHECKS = 25_000, 0.02, 3
+SMALL, NEARER = 25_000, 0.02
 """So many columns do not wait in any case. Once there are good prices, those of more slack than this share
-wait; and times that those left out are looked through."""
+wait."""
+CLIMBS, CHECKS = 4, 3
+"""Times that prices are climbed to at most, over more columns each time, and over all at last; and times that
+plans are listed."""
 FIRST, SOON = 0.003, 4.0
 """The first window as a share of the bound, and how much wider it may be where that would be the last."""
 WIDER, MANY, SLOWLY = 1.8, 800, 1.25
@@ -83,27 +86,16 @@ def reach(
         found: a choice that is there.
         mark: called after each part of the work with its name.
     """
-    worth, slack = slacks(board, asked, start)
-    base = float(worth.sum()) - start.base(board.right, asked.total)
-    near = np.ones(len(board), np.bool_)
-    if len(board) > SMALL and np.isfinite(base):
-        near = slack <= max(NEAR * max(abs(base), asked.scale), float(np.partition(slack, SMALL)[SMALL]))
-    pricing = Pricing(board.part(near), asked, effort)
-    prices = pricing.climb(start)
+    near, prices, worth, slack = _climbed(board, asked, start, effort)
     mark("prices")
-    best = replace(found or Reached(None, np.inf, -np.inf, start), prices=prices, steps=prices.steps)
+    best = replace(found or Reached(None, np.inf, -np.inf, start), steps=prices.steps)
+    above = slack + (float(worth.sum()) - prices.base(board.right, asked.total))
     edge = prices.bound + NEARER * max(abs(prices.bound), asked.scale)
     for again in range(CHECKS):
-        worth, slack = slacks(board, asked, prices)
-        above = slack + (float(worth.sum()) - prices.base(board.right, asked.total))
-        added = ~near & (above < edge)
+        prices = _with(board, prices, worth, np.where(~near & (above < edge), slack, np.inf), asked)
         near = above < edge if np.isfinite(edge) else np.ones(len(board), np.bool_)
+        reached = replace(best, prices=prices, bound=prices.bound)
         pricing = Pricing(board.part(near), asked, effort)
-        prices = _with(board, prices, worth, np.where(added, slack, np.inf), asked)
-        if best.prices.bound - prices.bound > CLOSE * abs(best.prices.bound):
-            prices = pricing.climb(prices)
-        mark("prices")
-        reached = replace(best, prices=prices, bound=prices.bound, steps=best.steps + prices.steps)
         reached = _windows(pricing, goal, reached, decide, mark, at_once=again > 0)
         least = float(above[~near].min(initial=np.inf))
         best = replace(reached, bound=max(best.bound, min(reached.bound, least)))
@@ -112,6 +104,30 @@ def reach(
             break
         edge = goal.target(best.value)
     return best
+
+
+def _climbed(
+    board: Board, asked: Asked, start: Prices, effort: Effort
+) -> tuple[Flags, Prices, Floats, Floats]:
+    """Prices climbed to over near columns, until the others take next to nothing from the bound; which these
+    are, and what `slacks` says of all at the prices."""
+    worth, slack = slacks(board, asked, start)
+    base, near = float(worth.sum()) - start.base(board.right, asked.total), np.ones(len(board), np.bool_)
+    if len(board) > SMALL and np.isfinite(base):
+        few = float(np.partition(slack, SMALL)[SMALL])
+        near = slack <= max(NEAR * max(abs(base), asked.scale), few)
+    pool = Pool(len(worth))
+    for at in range(CLIMBS):
+        prices = Pricing(board.part(near), asked, effort, pool).climb(start)
+        worth, slack = slacks(board, asked, prices)
+        over = _with(board, prices, worth, np.where(near, np.inf, slack), asked)
+        if near.all() or prices.bound - over.bound <= CLOSE * abs(prices.bound):
+            break
+        above = slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+        near |= above < over.bound + NEARER * max(abs(over.bound), asked.scale)
+        near |= at == CLIMBS - 2 or not np.isfinite(prices.bound)
+        start = prices if base < over.bound < np.inf else start
+    return near, prices, worth, slack
 
 
 def _with(board: Board, prices: Prices, worth: Floats, slack: Floats, asked: Asked) -> Prices:
