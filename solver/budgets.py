@@ -234,7 +234,7 @@ class BudgetSteps(StockSteps):
         few = np.unique(self.board.at[order[: within if within <= WHOLE else FEW]])
         picked = pick(self._whole, self._columns.block[few], self._columns.row[few])
         ends = Ends(leave.worst, leave.total)
-        nodes = max(20, WORK // len(picked))
+        nodes = max(20, WORK // max(1, len(picked)))
         found = self.finish(self._whole, picked, "cost", ends, target, gap=GAP / 2, node_limit=nodes)
         self.mark("integer program over columns")
         bound = best.bound

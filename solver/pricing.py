@@ -33,8 +33,9 @@ ROUNDS, STALLED = 60, 24
 """Steps at most, and without progress."""
 TINY = 1e-7
 """A bound above this is above 0."""
-WINDOW, NONE = 0.002, 1e3
-"""A cheapest plan is looked for up to this share above its bound at first, up to so many times it at last."""
+WINDOW, WIDE, EVERY = 0.002, 1e3, 1e300
+"""A cheapest plan is looked for up to this share above its bound at first, each time further, and beyond so
+many times it among all at once: what stock keeps from the cheap ones may cost any more."""
 FIRST_WORK, MORE_STEPS, WORK = 200_000, 40, 4_000_000
 """Columns tried for it at first; steps towards better prices of the service's own where they are not enough;
 and columns tried then."""
@@ -139,9 +140,9 @@ def _cheapest(
             if not whole or most == aims[s]:  # what is known already is the cheapest
                 worth[s] = aims[s] if whole else worth[s]
                 break
-            if window > NONE * (abs(worth[s]) + 1):
+            if window == EVERY:
                 worth[s] = np.inf
-            window *= 4
+            window = window * 4 if window <= WIDE * (abs(worth[s]) + 1) else EVERY
     return exact, work
 
 

@@ -10,10 +10,12 @@ import pytest
 from scipy.optimize import linprog
 
 from solver.allocation import decide, finish, solve_whole
-from solver.board import packs
+from solver.board import make_board, packs
 from solver.bounds import GAP, solve
 from solver.column_lp import relax
 from solver.existing import existing
+from solver.knapsacks import Ask
+from solver.pricing import Asked, Effort, Pricing, free_prices
 from solver.program import Program, Special, Term, pick_all
 from tests.solver.programs import paper_program, random_program
 
@@ -107,3 +109,15 @@ def test_column_generation_reaches_the_relaxation_over_all_columns(seed: int) ->
     relaxed = relax(columns, columns.costs(), dear, np.ones(services))
     assert relaxed.whole
     assert relaxed.value == pytest.approx(whole.fun, rel=1e-6)
+
+
+@pytest.mark.parametrize("dear", [20.0, 2e3, 1e6])
+def test_stock_may_leave_a_service_plans_that_cost_any_more_than_its_cheapest_columns(dear: float) -> None:
+    """One that cost a thousand times as much was taken for none, and its question for settled."""
+    program = paper_program([[[1, 0], [0, 1]]], [[0.5, 1.0]], [[0.001, dear]], [[1, 1]])
+    board, none = make_board(program), np.zeros(1)
+    everything = Pricing(board, Asked(Ask(np.ones(1), none, none), program.weight), Effort())
+    assert 0.0 < everything.look(free_prices(1, 2)).bound <= dear + 1e-9
+    leaving = Ask(np.ones(1), np.ones(1), np.full(1, dear))
+    some = Pricing(board, Asked(leaving, program.weight), Effort())
+    assert some.look(free_prices(1, 2)).bound <= 0.001 + 0.5 * dear + 1e-9
