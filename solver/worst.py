@@ -13,7 +13,7 @@ from solver.board import Board
 from solver.choice import Decide, Limits, choose
 from solver.column_lp import Relaxed
 from solver.cuts import Tighter, fewest
-from solver.knapsacks import EVEN, GRID, ROUNDING, Ask
+from solver.knapsacks import GRID, ROUNDING, Ask
 from solver.pricing import TINY, Asked, Effort, Prices, Pricing, free_prices
 from solver.program import Floats, Ints
 from solver.rounds import FEW, LOOK, contested, plans_within, tables_at
@@ -39,7 +39,7 @@ def least_worst(board: Board, weight: Floats, gap: float, relaxed: Relaxed, deci
     """
     free = replace(board, items=board.items._replace(cost=np.zeros(len(board))))
     shares = _Shares(free, weight, decide)
-    prices, low_bound = free_prices(len(weight), len(board.right)), 0.0
+    prices = free_prices(len(weight), len(board.right))
     low = max(shares.above(prices, 0.0), relaxed.value - TINY if relaxed.whole else 0.0, 0.0)
     found = Worst(np.zeros(0, np.int64), float(weight.max()), low)
     low, prices = _by_prices(shares, low, found.value, gap, replace(prices, row=relaxed.row_price))
@@ -56,10 +56,8 @@ def least_worst(board: Board, weight: Floats, gap: float, relaxed: Relaxed, deci
             continue
         reach *= 2
         open_ = middle
-        if settled and found.bound >= open_ - (middle - found.bound) - EVEN and low_bound == 0.0:
+        if settled:  # nor can less be left, whatever was not settled about it
             found = replace(found, bound=middle)
-        else:
-            low_bound = 1.0
     return found
 
 

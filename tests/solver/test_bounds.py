@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from solver import worst
 from solver.allocation import decide, finish, solve_whole
 from solver.board import make_board, packs
 from solver.bounds import GAP, solve
 from solver.column_lp import relax
 from solver.existing import existing
 from solver.knapsacks import Ask
-from solver.pricing import Asked, Effort, Pricing, free_prices
-from solver.program import Program, Special, Term, pick_all
+from solver.pricing import Asked, Effort, Prices, Pricing, free_prices
+from solver.program import Ints, Program, Special, Term, pick_all
 from tests.solver.programs import paper_program, random_program
 
 SEEDS = range(16)
@@ -121,3 +122,20 @@ def test_stock_may_leave_a_service_plans_that_cost_any_more_than_its_cheapest_co
     leaving = Ask(np.ones(1), np.ones(1), np.full(1, dear))
     some = Pricing(board, Asked(leaving, program.weight), Effort())
     assert some.look(free_prices(1, 2)).bound <= 0.001 + 0.5 * dear + 1e-9
+
+
+@pytest.mark.parametrize("seed", [50, 56])
+def test_a_share_that_cannot_be_had_is_a_bound_whatever_was_not_settled_below(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = random_program(seed, services=2 + seed % 3, templates=4 + seed % 9)
+    plan, asked = worst._Shares.plan, list[float]()
+
+    def not_settled_at_first(shares: worst._Shares, share: float, prices: Prices) -> tuple[Ints | None, bool]:
+        asked.append(share)
+        return (None, False) if len(asked) == 1 else plan(shares, share, prices)
+
+    monkeypatch.setattr(worst._Shares, "plan", not_settled_at_first)
+    first, best = solve(program, finish, decide).proofs[0], solve_whole(program).proofs[0]
+    assert first.step == best.step == "worst"
+    assert best.value - GAP <= first.bound <= best.value + 1e-6
