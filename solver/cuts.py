@@ -135,8 +135,13 @@ def _below(plans: Plans, slack: Floats, bound: float, room: float) -> Tighter:
     """Those of less slack than there is room for, each service's by rising slack."""
     service = np.repeat(np.arange(len(plans.begin) - 1), np.diff(plans.begin))
     order = np.lexsort((np.arange(len(slack)), slack, service))
-    at = order[slack[order] < room]
-    begin = np.searchsorted(service[at], np.arange(len(plans.begin)))
+    return _only(plans, slack, bound, order[slack[order] < room])
+
+
+def _only(plans: Plans, slack: Floats, bound: float, at: Ints) -> Tighter:
+    """These plans, which stand by service."""
+    service = np.searchsorted(plans.begin, at, side="right") - 1
+    begin = np.searchsorted(service, np.arange(len(plans.begin)))
     kept = Plans(plans.use[at], slack[at], plans.objective[at], plans.unmet[at], begin.astype(np.int64))
     return Tighter(kept, bound, at)
 
@@ -146,9 +151,9 @@ def fewest(tight: Tighter, most: int) -> tuple[Tighter, float]:
     slack = tight.plans.slack
     if len(slack) <= most:
         return tight, np.inf
-    edge = float(np.partition(slack, most)[most])
-    few = _below(tight.plans, slack, tight.bound, edge)
-    return few._replace(at=tight.at[few.at]), tight.bound + edge
+    order = np.argsort(slack, kind="stable")
+    few = _only(tight.plans, slack, tight.bound, np.sort(order[:most]))
+    return few._replace(at=tight.at[few.at]), tight.bound + float(slack[order[most]])
 
 
 @compiled

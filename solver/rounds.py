@@ -34,8 +34,9 @@ WIDER, MANY, SLOWLY = 1.8, 800, 1.25
 WIDEST = 0.1
 """A window as a share of the bound, at most, where there is no choice yet."""
 WINDOWS = 16
-PLANS, NARROWER = 8_000, 3
-"""Plans of a service in a window at most, and how often a window is halved that has more."""
+PLANS, NARROWER = 40_000, 3
+"""Plans of a service in a window at most, before needless ones go, and how often a window is halved that has
+more."""
 REACH, FEW = 4.0, 3_000
 """How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
 program takes at most."""
@@ -263,9 +264,12 @@ def contested(plans: Plans, right: Ints) -> tuple[Plans, Ints]:
     return plans._replace(use=np.ascontiguousarray(plans.use[:, rows])), right[rows]
 
 
-def plans_within(pricing: Pricing, prices: Prices, window: float) -> tuple[Plans, list[Ints], bool]:
-    """All needed plans of less slack than the window, their columns, and whether that is all."""
-    asked, board, out = pricing.asked, pricing.board, listed(PLANS, pricing.rows)
+def plans_within(
+    pricing: Pricing, prices: Prices, window: float, room: int = PLANS
+) -> tuple[Plans, list[Ints], bool]:
+    """All needed plans of less slack than the window, their columns, and whether that is all: there is room
+    for so many of a service."""
+    asked, board, out = pricing.asked, pricing.board, listed(room, pricing.rows)
     ask, price = asked.priced(prices.total), np.append(prices.row, 0.0)
     parts, columns, begin, whole = [], [], [0], True
     for s in range(pricing.services):

@@ -18,8 +18,8 @@ from solver.pricing import TINY, Asked, Effort, Prices, Pricing, free_prices
 from solver.program import Floats, Ints
 from solver.rounds import FEW, LOOK, contested, plans_within, tables_at
 
-STEPS, LISTS = 40, 6_000_000
-"""Shares tried at most, and columns tried for lists of plans."""
+STEPS, LISTS, ROOM = 40, 6_000_000, 8_000
+"""Shares tried at most, columns tried for lists of plans, and plans of a service in one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class _Shares:
         here = pricing.look(prices)
         if here.bound > TINY:
             return None, True
-        plans, columns, whole = plans_within(pricing, here, max(0.0, -here.bound) + TINY)
+        plans, columns, whole = plans_within(pricing, here, max(0.0, -here.bound) + TINY, ROOM)
         chosen = np.full(len(self.weight), -1, np.int64)
         narrow, right = contested(plans, self.board.right)
         limits = Limits(first=True, work=LOOK)
