@@ -4,6 +4,7 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+LOOPS  := $(VENV)/.compiled
 ARGS   ?=
 # A skip of a test with one of these marks fails the run: on a machine that passed `setup` there is no excuse for one.
 # Real vLLM takes 6 GB of disk. `make test CORAL_REQUIRE=kafka,chaos` does without it, and its tests skip.
@@ -21,7 +22,7 @@ WITH_VLLM = $(if $(findstring vllm,$(1)),vllm)
 help: ## print this
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv from requirements.lock (again only when that changed)
+setup: $(LOOPS) ## make .venv from requirements.lock, and compile the solver's loops (again only when these changed)
 	@./scripts/prerequisites.sh $(PYTHON)
 
 $(STAMP): requirements.lock pyproject.toml scripts/install.sh
@@ -29,17 +30,24 @@ $(STAMP): requirements.lock pyproject.toml scripts/install.sh
 	@./scripts/install.sh $(PYTHON) $(VENV)
 	@touch $@
 
-vllm: setup ## vLLM for the CPU in an environment of its own, .cache/vllm, and the tiny model (6 GB, once)
+# A minute of a core, so that no command pays for it. Numba itself would keep a loop of which only a callee has changed.
+$(LOOPS): $(STAMP) $(shell grep -l '^@compiled' solver/*.py) solver/compiled.py solver/warm.py
+	@rm -f solver/__pycache__/*.nb[ci]
+	@$(BIN)/python -m solver.warm
+	@touch $@
+
+vllm: $(STAMP) ## vLLM for the CPU in an environment of its own, .cache/vllm, and the tiny model (6 GB, once)
 	@./scripts/prerequisites.sh $(PYTHON) vllm
 	@./scripts/vllm.sh $(PYTHON) $(BIN)/uv .cache
 
 demo: setup $(call WITH_VLLM,$(ENGINE)) ## run the whole loop here on real Kafka (ENGINE=vllm, ARGS="--seconds 120 --json")
 	@$(BIN)/coral demo --engine $(ENGINE) $(ARGS)
 
-test: setup lint $(call WITH_VLLM,$(CORAL_REQUIRE)) ## lint, then all tests but bench and docker; short chaos, real vLLM
+test: $(STAMP) ## lint, then all tests but bench and docker; short chaos, real vLLM
+	@$(MAKE) --no-print-directory --jobs=3 setup lint $(call WITH_VLLM,$(CORAL_REQUIRE))
 	$(BIN)/pytest -m "not bench and not docker" -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
-lint: setup ## ruff, mypy and the floors (import-linter), changing nothing
+lint: $(STAMP) ## ruff, mypy and the floors (import-linter), changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -54,7 +62,7 @@ test-chaos: setup ## the chaos tests with 15 rounds each (3 in `make test`)
 	$(BIN)/pytest -m chaos --timeout 3600 -s $(ARGS)
 
 test-vllm: export CORAL_VLLM_MATRIX := 1
-test-vllm: vllm ## all tests on real vLLM, with the whole matrix of kills (a part of it in `make test`)
+test-vllm: setup vllm ## all tests on real vLLM, with the whole matrix of kills (a part of it in `make test`)
 	$(BIN)/pytest -m vllm --timeout 3600 -s $(ARGS)
 
 test-docker: setup ## the broker by way of Docker, with a daemon of its own where none runs (root on Debian)

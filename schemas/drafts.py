@@ -80,5 +80,5 @@ def _text(kind: str, message: str, value: object) -> str:
         return "none, expected at least one"
     got = f"(got {str(value)[:80]!r})"
     if kind in {"float_type", "int_type"} and isinstance(value, str):
-        got = f"(got text, {value[:80]!r}: no quotes; and 1e30 is 1.0e+30 in YAML)"
+        got = f"(got text, {value[:80]!r}: no quotes)"
     return f"{message.removeprefix('Value error, ')} {got}"

@@ -8,10 +8,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import MAX_INT, Count, Frozen, Millis, Name, Usd, digest
+from schemas.base import MAX_INT, Count, Frozen, Millis, Name, digest
 from schemas.plans import Contact
 from schemas.policy import CorePolicy
-from schemas.problems import Answer, Pool
+from schemas.problems import Answer, NodeUsd, Pool
 from schemas.sketch import Sketch
 
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
@@ -38,12 +38,20 @@ class AvailabilityOffered(Frozen):
     at_ms: Millis
 
 
-class PriceOffered(Frozen):
-    """What one node costs per hour."""
-
+class _Priced(Frozen):
     offer: Offer
-    usd_per_hour: Usd
+    usd_per_hour: NodeUsd
     at_ms: Millis
+
+    @model_validator(mode="after")
+    def _only_what_is_paid_anyway_is_free(self) -> Self:
+        if self.usd_per_hour == 0 and self.offer.pool.market != "reserved":
+            raise ValueError(f"usd_per_hour: 0 for {self.offer.key}, expected above 0 but for reserved nodes")
+        return self
+
+
+class PriceOffered(_Priced):
+    """What one node costs per hour."""
 
 
 # --- coral.fleet: node agents -> fold --------------------------------------------------------------
@@ -182,10 +190,8 @@ class AvailabilityChanged(Frozen):
     at_ms: Millis
 
 
-class PriceChanged(Frozen):
-    offer: Offer
-    usd_per_hour: Usd
-    at_ms: Millis
+class PriceChanged(_Priced):
+    """As offered, once it is another one, or was not said for long."""
 
 
 class NodeReported(Frozen):

@@ -9,9 +9,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Count, Frozen, Millis, Name, Rate, Usd, digest
+from schemas.base import Count, Frozen, Millis, Name, Rate, digest
 from schemas.catalog import Positive, Whole
-from schemas.problems import Pool, Rating, Service, Template, Unmet
+from schemas.problems import Breach, NodeUsd, Pool, Rating, Service, Template, Unmet, later
 
 Role = Literal["starting", "serving", "draining"]
 """starting: bring it up, send nothing. serving: bring or keep it up, send requests.
@@ -42,7 +42,7 @@ class Claim(Frozen):
     id: Name
     configuration: Name
     pool: Pool
-    usd_per_hour: Usd
+    usd_per_hour: NodeUsd
     node: Name | None = None
     contact: Contact | None = None
     """As its node registered it; None where engines need no guards (simulated ones)."""
@@ -108,6 +108,10 @@ class Target(Frozen):
     demand: dict[str, float] = {}
     """Service key -> rate it was planned for."""
     unmet: tuple[Unmet, ...] = ()
+    breaches: tuple[Breach, ...] = later(())
+    """Policies that are kept in part only."""
+    stopped: str | None = later(None)
+    """Why the search for it was ended before it had done (`Answer.stopped`); it is made again."""
 
 
 class Plan(Frozen):

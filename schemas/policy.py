@@ -5,9 +5,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import DrainMs, Frozen, Millis, Name
+from schemas.allocation import AllocationPolicy
+from schemas.base import DrainMs, Frozen, Millis, Name, Whole
 from schemas.catalog import Phase, Positive
-from schemas.problems import Service
+from schemas.problems import Pool, Service, later
 
 Factor = Annotated[float, Field(ge=1)]
 
@@ -65,10 +66,24 @@ class ServedClass(Frozen):
         return next((curve.at(requests_per_s) for curve in curves), 1.0)
 
 
+class Pin(Frozen):
+    """Instances that run and are to stay, whatever it costs, as long as there is the stock for them."""
+
+    template: Name
+    """Its id."""
+    pool: Pool
+    count: Whole = 1
+
+
 class CorePolicy(Frozen):
-    """Thresholds of the control core, in log time."""
+    """What is asked of every plan, and thresholds of the control core, in log time."""
 
     served: tuple[ServedClass, ...]
+    allocation: AllocationPolicy = later(AllocationPolicy())
+    """What every question to the solver asks for beyond demand met at least cost."""
+    excluded_configurations: tuple[Name, ...] = later(())
+    """Of what may be had, what no plan may use; what runs there moves."""
+    pinned: tuple[Pin, ...] = later(())
 
     rate_windows: Annotated[int, Field(ge=1)] = 3
     """Closed windows that the arrival rate is taken over."""
@@ -129,6 +144,15 @@ class CorePolicy(Frozen):
     republish_ms: Millis = 60_000
     coalesce_ms: Millis = 250
     """Least time between two plans of one roll-out: steps that come together go out together."""
+
+    @property
+    def asks(self) -> tuple[AllocationPolicy, tuple[Name, ...], tuple[Pin, ...]]:
+        """What a plan must keep to: another one is a reason to plan anew."""
+        return self.allocation, self.excluded_configurations, self.pinned
+
+    def pinned_of(self, template: str, pool: Pool) -> int:
+        """How many instances of a template are to stay in a pool."""
+        return sum(pin.count for pin in self.pinned if (pin.template, pin.pool) == (template, pool))
 
     def drain_deadline_of(self, service: Service) -> int:
         """The longest drain of an instance of this service, in ms; it may be served no more."""

@@ -5,14 +5,26 @@ its chosen templates whole, so that whoever reads it later needs no library.
 
 Units: rates are requests/s for phase `both` and tokens/s for `prefill` and `decode`; prices are USD
 per hour.
+
+Fields that came later than the first logs are left out of what is written while they say nothing (`later`),
+so that a log replays to the digests that it was written with.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import Count, Frozen, Name, Rate, Usd, digest
+from schemas.allocation import AllocationPolicy
+from schemas.base import Count, Frozen, Name, Rate, digest
 from schemas.catalog import Market, Phase, Positive, Revision, Runtime, Whole
+
+NodeUsd = Annotated[float, Field(ge=0, le=1e6)]
+"""As `Usd`, or 0 for what is paid anyway: nodes of a reserved pool."""
+
+
+def later(default: Any) -> Any:
+    """A field that old records lack: not written while it has its default."""
+    return Field(default=default, exclude_if=lambda value: value == default)
 
 
 class Service(Frozen):
@@ -169,9 +181,37 @@ class Stock(Frozen):
     pool: Pool
     configuration: Name
     nodes: Count
-    usd_per_hour: Usd
+    usd_per_hour: NodeUsd
     refused: tuple[Name, ...] = ()
     """Why some held nodes do not count: what they refused (`schemas.events.NODE_REFUSALS`)."""
+    interruptions_per_hour: Rate = later(0.0)
+    """Of one node: how often its cloud takes it back. Counts with `AllocationPolicy.interruption_hours`."""
+
+    @model_validator(mode="after")
+    def _only_what_is_paid_anyway_is_free(self) -> Self:
+        if self.usd_per_hour == 0 and self.pool.market != "reserved":
+            where = f"{self.configuration} in {self.pool.key}"
+            raise ValueError(f"usd_per_hour: 0 for {where}, expected above 0 but for reserved nodes")
+        return self
+
+
+class Sliced(Frozen):
+    """Node types of one GPU kind of which a node may be shared: a template's node is then so many GPUs of a
+    bought node, which costs its price as a whole; what is left of it is free for others.
+
+    Applies to every pool. GPUs are powers of two, so that slices fill nodes without gaps.
+    """
+
+    gpu: Name
+    gpus: dict[Name, Whole] = Field(min_length=1)
+    """Configuration -> GPUs of it, both what is sold and what templates use."""
+
+    @model_validator(mode="after")
+    def _powers_of_two(self) -> Self:
+        for name, gpus in self.gpus.items():
+            if gpus & (gpus - 1):
+                raise ValueError(f"gpus.{name}: {gpus}, expected a power of two")
+        return self
 
 
 class Running(Frozen):
@@ -181,6 +221,8 @@ class Running(Frozen):
     rating: Rating
     pool: Pool
     count: Annotated[int, Field(ge=1)]
+    pinned: Count = later(0)
+    """So many of them stay, whatever it costs, as long as there is the stock for them."""
 
 
 class Unfit(Frozen):
@@ -207,6 +249,9 @@ class Problem(Frozen):
     """K per model: start-up time over adjustment interval; a model that is missing has 0."""
     excluded_configurations: tuple[Name, ...] = ()
     unfit: tuple[Unfit, ...] = ()
+    sliced: tuple[Sliced, ...] = later(())
+    """GPU kinds whose nodes are shared; any other node is a template's alone."""
+    policy: AllocationPolicy = later(AllocationPolicy())
 
 
 class Chosen(Frozen):
@@ -216,8 +261,8 @@ class Chosen(Frozen):
     rating: Rating
     pool: Pool
     count: Annotated[int, Field(ge=1)]
-    usd_per_hour: Usd
-    """Of one instance."""
+    usd_per_hour: NodeUsd
+    """Of one instance; of a slice its share of the cheapest node, by GPUs, that it fits on."""
 
     @property
     def service(self) -> Service:
@@ -233,6 +278,57 @@ class Unmet(Frozen):
     binding: str
 
 
+class Bought(Frozen):
+    """Nodes of a kind that is sliced: what the instances' slices lie on."""
+
+    pool: Pool
+    configuration: Name
+    count: Annotated[int, Field(ge=1)]
+    usd_per_hour: NodeUsd
+    """Of one node."""
+
+
+class Apart(Frozen):
+    """A share of a model's demand that prefill and decode instances of one region and variant serve
+    together."""
+
+    service: Service
+    """The whole, phase `both`."""
+    region: str
+    """As cloud/region."""
+    variant: Name
+    share: Annotated[float, Field(gt=0, le=1)]
+
+
+class Binding(Frozen):
+    """A limit that costs something."""
+
+    limit: str
+    """Such as `stock of 1xH100 in aws/us-east-2/*/on-demand`, or `budget`."""
+    usd_per_hour: Positive
+    """What one more of it (node, GPU, replica, USD) would save, at the relaxation."""
+
+
+class Breach(Frozen):
+    """A policy that was kept in part only."""
+
+    policy: Literal["replicas", "regions_at_least", "pinned"]
+    subject: str
+    asked: Count
+    got: Count
+
+
+class Step(Frozen):
+    """One step of the order: what was reached, and what cannot be beaten given the steps before."""
+
+    minimised: Literal["worst", "total", "cost"]
+    """The largest weighted unmet share; the sum of weighted shares; USD per hour."""
+    value: float
+    bound: float
+    gap: Rate
+    """Relative for the cost, absolute for shares."""
+
+
 class Answer(Frozen):
     """The allocation found, with what it rests on."""
 
@@ -242,8 +338,34 @@ class Answer(Frozen):
     chosen: tuple[Chosen, ...]
     unmet: tuple[Unmet, ...] = ()
     usd_per_hour: Rate
+    """The bill: nodes, and KV caches sent between prefill and decode."""
     penalty_usd_per_hour: Rate
     bound_usd_per_hour: float
-    """No allocation that leaves as little demand unmet costs less, start-up penalties included."""
+    """No allocation that leaves as little demand unmet costs less, start-up and policies included."""
     gap: Rate
     seconds: Rate
+    policy_usd_per_hour: Rate = later(0.0)
+    """What policies add to the cost without being on the bill: surcharges, risk, breaches."""
+    nodes: tuple[Bought, ...] = later(())
+    apart: tuple[Apart, ...] = later(())
+    columns: Count = later(0)
+    """Templates times pools that were chosen from."""
+    steps: tuple[Step, ...] = later(())
+    """Those that were needed, in their order: where demand can be met, the cost alone."""
+    binding: tuple[Binding, ...] = later(())
+    """Dearest first."""
+    breaches: tuple[Breach, ...] = later(())
+    kept: bool = later(False)
+    """The running plan: a new one would save less than the policy's least share, or none was found."""
+    ignored: tuple[str, ...] = later(())
+    """Of the question: what the library knows nothing of."""
+    stopped: str | None = later(None)
+    """Why the search was ended before it had done: this is the best plan that it had told of by then, proven
+    as far as it was. None where it had done."""
+    timings: dict[str, float] = later({})
+    """Seconds by part of the search."""
+
+    @property
+    def value(self) -> float:
+        """What was minimised, USD per hour."""
+        return self.usd_per_hour + self.penalty_usd_per_hour + self.policy_usd_per_hour

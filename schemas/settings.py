@@ -37,7 +37,7 @@ from schemas.base import Millis, Name
 from schemas.catalog import SHIPPED_CATALOG
 from schemas.marked import Marked
 from schemas.performance import SHIPPED_EFFICIENCIES
-from schemas.policy import CorePolicy
+from schemas.policy import CorePolicy, Pin
 from schemas.secret import is_secret
 from schemas.topics import AUDIT_MS, Topic
 
@@ -135,16 +135,25 @@ class FoldSettings(BaseModel):
     alive_every_ms: Millis = 2_000
 
 
-def _choice(given: object, choose: ValidatorFunctionWrapHandler) -> object:
-    # YAML reads a bare `off` as false, and `on` as true, which is no factor of 1.
-    try:
-        return choose({False: "off", True: "on"}[given] if isinstance(given, bool) else given)
-    except ValidationError as error:  # a line for each kind that it is not, with pydantic's names of them
-        raise ValueError("expected auto, off, or a finite number of at least 1") from error
+def _choice_of(expected: str) -> WrapValidator:
+    def choice(given: object, choose: ValidatorFunctionWrapHandler) -> object:
+        # YAML reads a bare `off` as false, and `on` as true, which is neither a factor of 1 nor a file.
+        try:
+            return choose({False: "off", True: None}[given] if isinstance(given, bool) else given)
+        except ValidationError as error:  # a line for each kind that it is not, with pydantic's names of them
+            raise ValueError(f"expected {expected}") from error
+
+    return WrapValidator(choice)
 
 
-HeadroomChoice = Annotated[Literal["auto", "off"] | Annotated[float, Field(ge=1)], WrapValidator(_choice)]
+HeadroomChoice = Annotated[
+    Literal["auto", "off"] | Annotated[float, Field(ge=1)],
+    _choice_of("auto, off, or a finite number of at least 1"),
+]
 """auto: as the catalog's burstiness and promises ask for (docs/headroom.md). off: none. Else: the factor."""
+
+AllocationChoice = Annotated[Literal["robust", "off"] | Path, _choice_of("robust, off, or a file's path")]
+"""robust: `schemas.allocation.ROBUST`. off: nothing. Else: a file, as `coral plan --policy` takes it."""
 
 
 class ControlSettings(BaseModel):
@@ -155,6 +164,10 @@ class ControlSettings(BaseModel):
     """Model -> SLO classes to serve; empty serves every level of the catalog."""
     configurations: list[str] = []
     """Node configurations to plan with; empty means all that the catalog has a list price of."""
+    allocation: AllocationChoice = "robust"
+    """What plans are asked for beyond demand met at least cost."""
+    pinned: list[Pin] = []
+    """What runs and is to stay."""
     policy: dict[str, Annotated[float, AfterValidator(_whole)]] = {}
     """Overrides of `schemas.policy.CorePolicy`, by field."""
 

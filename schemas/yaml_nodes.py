@@ -4,6 +4,7 @@ A file of a few hundred bytes can stand for more values than memory holds, each 
 it (the "billion laughs"). So nodes are measured, each once, before any value is made of them.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,8 +21,16 @@ DEEPEST = 100
 PLAIN = frozenset({"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
 """Tags of lists and mappings that are nothing more."""
 
+
 # libyaml's parser where PyYAML was built with it: six times as fast, the same marks.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # one of two classes
+    """`1e-07` is a number, as YAML 1.2 and JSON have it; PyYAML's YAML 1.1 wants a point and a sign."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
 _NO_VALUE = (ValueError, LookupError, ArithmeticError, AttributeError, TypeError)
 """What PyYAML's constructors raise, beside its own errors, at text that does not fit its tag."""
 

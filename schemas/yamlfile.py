@@ -17,6 +17,14 @@ _ANY = TypeAdapter[object](object, config=ConfigDict(ser_json_inf_nan="constants
 def load_yaml(model: type[Model], path: Path) -> Model:
     """Read a YAML file as `model`.
 
+    Raises: as `load_marked`.
+    """
+    return load_marked(model, path)[0]
+
+
+def load_marked(model: type[Model], path: Path) -> tuple[Model, Marked]:
+    """Read a YAML file as `model`, with what says where each part of it stood.
+
     Raises:
         OSError: the file cannot be read.
         FileError: it is no YAML of keys and values.
@@ -30,7 +38,7 @@ def load_yaml(model: type[Model], path: Path) -> Model:
     # JSON in between, so that YAML's lists meet the strict models as JSON arrays do.
     plain = _ANY.dump_json(marked.data)
     try:
-        return model.model_validate_json(plain)
+        return model.model_validate_json(plain), marked
     except ValidationError as error:
         lines = sorted({marked.place(item["loc"]).line for item in causes(error)})
         error.add_note(f"{path}:{','.join(map(str, lines))}")

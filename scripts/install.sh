@@ -21,5 +21,3 @@ pip_install() { "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"
 uv_install --require-hashes -r requirements.lock || pip_install --require-hashes -r requirements.lock
 # The build backend is in the lock too, so nothing is fetched here.
 uv_install --no-deps --no-build-isolation --editable .
-# The solver's loops, for all of which numba takes some 20 s: so that nobody's first command pays for it.
-"$venv/bin/python" -m solver.warm

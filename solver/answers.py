@@ -1,103 +1,190 @@
-"""From counts of instances to the answer that travels: cost, gap, unmet demand and what stands in its way."""
+"""From a solved program to the answer that travels: cost, proof, unmet demand and what stands in its way."""
 
-from schemas.problems import Answer, Chosen, Problem, Unmet
-from solver.candidates import Templates
-from solver.columns import Columns, startup_ratio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from schemas.problems import Answer, Apart, Binding, Bought, Breach, Chosen, Step, Unmet
+from solver.columns import Question
+from solver.keeping import unmet_by_step
+from solver.obstacles import obstacles
+from solver.program import Proof, Solved
+from solver.slices import spare_nodes
 
 METHOD = "coral"
 RELATIVE_GAP = 1e-6
 """An answer within this of its bound is called optimal."""
+OPEN = "nothing that is known: the search was stopped"
+"""What stands in the way, where that is not looked for."""
 SHARE_TOLERANCE = 1e-6
 """Unmet demand below this share is HiGHS's rounding. Its rows are scaled to 1, its tolerance is 1e-6."""
 
 
-def unmet_share(columns: Columns, key: str, counts: tuple[int, ...]) -> float:
-    """Share of a service's demand that these counts leave unmet; 0 within rounding."""
-    met = sum(counts[i] * columns.columns[i].candidate.throughput for i in columns.of(key))
-    share = 1 - met / columns.demand[key]
-    return share if share > SHARE_TOLERANCE else 0.0
+def make_answer(question: Question, solved: Solved, *, kept: bool = False, done: bool = True) -> Answer:
+    """The answer of a solved question; without `seconds`, which the caller measures.
 
-
-def make_answer(
-    problem: Problem, library: Templates, columns: Columns, counts: tuple[int, ...], bound: float
-) -> Answer:
-    """The answer of these counts, one a column; `bound` on cost and penalty, USD per hour."""
-    chosen, cost, penalty = [], 0.0, 0.0
-    for column, count in zip(columns.columns, counts, strict=True):
-        new = max(0, count - column.running)
-        penalty += new * column.usd_per_hour * startup_ratio(column, columns)
-        cost += count * column.usd_per_hour
-        if count:
-            chosen.append(
-                Chosen(
-                    template=column.template,
-                    rating=column.rating,
-                    pool=column.pool,
-                    count=count,
-                    usd_per_hour=column.usd_per_hour,
-                )
-            )
-    total = cost + penalty
-    bound = min(total, max(0.0, bound))
+    Args:
+        kept: it is the running plan, since a new one saves too little.
+        done: the search is over, so it can be said what limits cost and what leaves demand unmet.
+    """
+    solved = _without_spare_nodes(question, solved)
+    bill, penalty, added = _costs(question, solved)
+    total = bill + penalty + added
+    proven = bool(solved.proofs) and solved.proofs[-1].step == "cost"
+    bound = min(total, max(0.0, solved.bound) + _paid_anyway(question)) if proven else 0.0
     gap = (total - bound) / total if total > 0 else 0.0
+    steps = tuple(
+        Step(minimised="cost", value=total, bound=bound, gap=gap)
+        if p.step == "cost"
+        else _step_of_shares(question, solved, p)
+        for p in solved.proofs
+        if p.step == "cost" or not proven or solved.unmet.any()
+    )
+    left = max((s.gap for s in steps if s.minimised != "cost"), default=0.0)
+    closed = proven and gap <= 2 * RELATIVE_GAP and left <= SHARE_TOLERANCE
     return Answer(
-        problem=problem.id,
+        problem=question.problem.id,
         method=METHOD,
-        status="optimal" if gap <= 2 * RELATIVE_GAP else "feasible",
-        chosen=tuple(chosen),
-        unmet=_unmet(library, columns, counts),
-        usd_per_hour=cost,
+        status="optimal" if closed else "feasible",
+        chosen=tuple(_chosen(question, solved)),
+        unmet=tuple(_unmet(question, solved, done)),
+        usd_per_hour=bill,
         penalty_usd_per_hour=penalty,
+        policy_usd_per_hour=added,
         bound_usd_per_hour=bound,
         gap=gap,
         seconds=0.0,
+        nodes=tuple(_bought(question, solved)),
+        apart=tuple(_apart(question, solved)),
+        columns=question.program.size,
+        steps=steps,
+        binding=_binding_rows(question, solved) if done else (),
+        breaches=(*question.breaches, *_missing(question, solved)),
+        kept=kept,
+        ignored=question.ignored,
+        timings=dict(solved.seconds),
     )
 
 
-def _unmet(library: Templates, columns: Columns, counts: tuple[int, ...]) -> tuple[Unmet, ...]:
-    found = []
-    for key in sorted(columns.demand):
-        share = unmet_share(columns, key, counts)
-        if share > 0:
-            found.append(
-                Unmet(
-                    service=columns.services[key],
-                    rate=share * columns.demand[key],
-                    share=share,
-                    binding=_binding(library, columns, key, counts),
-                )
+def _without_spare_nodes(question: Question, solved: Solved) -> Solved:
+    """The same plan with no node bought that no slice needs.
+
+    What costs nothing (reserved nodes) a search may buy or not, and what costs little it may leave open.
+    """
+    uses: dict[str, Counter[int]] = {}
+    for b, row, count in solved.counts:
+        used = uses.setdefault(question.pool(b).key, Counter())
+        used.update({c: nodes * count for c, nodes in question.uses(b, row).items()})
+    extras, saved = solved.extras.copy(), 0.0
+    for place in question.places:
+        at = {stock.configuration: k for k, (there, stock) in question.bought.items() if there is place}
+        bought = {name: round(float(extras[k])) for name, k in at.items()}
+        for name, spare in spare_nodes(place, uses.get(place.pool.key, {}), bought).items():
+            extras[at[name]] -= spare
+            saved += spare * float(question.program.extras.price[at[name]])
+    proofs = tuple(p._replace(value=p.value - saved) if p.step == "cost" else p for p in solved.proofs)
+    return replace(solved, extras=extras, cost=solved.cost - saved, proofs=proofs)
+
+
+def _step_of_shares(question: Question, solved: Solved, proof: Proof) -> Step:
+    """What the plan reaches: a later step may have found one that leaves even less."""
+    value = min(proof.value, unmet_by_step(question.program, proof.step, solved.unmet))
+    bound = min(proof.bound, value)
+    return Step(minimised=proof.step, value=value, bound=bound, gap=value - bound)
+
+
+def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:
+    """The bill, what starting costs, and what policies add; USD per hour."""
+    problem, program = question.problem, question.program
+    running = {(s.block, s.row): s.running for s in program.specials}
+    bill, penalty, added = 0.0, 0.0, _paid_anyway(question)
+    for b, row, count in solved.counts:
+        block, site = program.blocks[b], question.sites[b]
+        for c, nodes in question.uses(b, row).items():
+            bill += count * nodes * float(block.price[c])
+        ratio = problem.startup_ratio.get(site.asked.service.model, 0.0)
+        penalty += max(0, count - running.get((b, row), 0)) * question.bill(b, row) * ratio
+        added += 0.0 if block.surcharge is None else count * float(block.surcharge[row])
+    for k, value in enumerate(solved.extras.tolist()):
+        usd = float(program.extras.price[k])
+        if k in question.bought:
+            own = question.bought[k][1].usd_per_hour
+            bill, added = bill + value * own, added + value * (usd - own)
+        elif k in question.apart:
+            bill += _share(value) * usd
+        elif k in question.missing:
+            added += round(value) * usd
+    return bill, penalty, added
+
+
+def _share(value: float) -> float:
+    """Of demand, without HiGHS's rounding."""
+    return min(1.0, value) if value > SHARE_TOLERANCE else 0.0
+
+
+def _paid_anyway(question: Question) -> float:
+    """Price of floors that no plan could keep, so that the program leaves them out."""
+    missing = sum(b.asked - b.got for b in question.breaches if b.policy != "pinned")
+    return missing * question.problem.policy.breach_usd_per_hour
+
+
+def _chosen(question: Question, solved: Solved) -> Iterator[Chosen]:
+    for b, row, count in solved.counts:
+        rated = question.rated(b, row)
+        yield Chosen(
+            template=rated.template,
+            rating=rated.rating,
+            pool=question.pool(b),
+            count=count,
+            usd_per_hour=question.bill(b, row),
+        )
+
+
+def _bought(question: Question, solved: Solved) -> Iterator[Bought]:
+    for k, (_, stock) in question.bought.items():
+        if count := round(float(solved.extras[k])):
+            yield Bought(
+                pool=stock.pool,
+                configuration=stock.configuration,
+                count=count,
+                usd_per_hour=stock.usd_per_hour,
             )
-    return tuple(found)
 
 
-def _binding(library: Templates, columns: Columns, key: str, counts: tuple[int, ...]) -> str:
-    """What stands in the way of one more instance of a service."""
-    if not columns.of(key) and key not in library.by_service:
-        return _why_no_template(library, key)
-    left = dict(columns.nodes)
-    for column, count in zip(columns.columns, counts, strict=True):
-        for name, nodes in column.uses.items():
-            left[column.pool.key, name] -= nodes * count
-    short = set(columns.wanted[key])
-    for i in columns.of(key):
-        column = columns.columns[i]
-        short |= {n for n, nodes in column.uses.items() if left[column.pool.key, n] < nodes}
-    if not columns.of(key) and not short and not columns.unfit[key]:  # no pool at all
-        short = {name for candidate in library.by_service[key] for name in candidate.nodes}
-    return _named(columns, short, columns.unfit[key])
+def _apart(question: Question, solved: Solved) -> Iterator[Apart]:
+    for k, (service, region, variant) in question.apart.items():
+        if share := _share(float(solved.extras[k])):
+            whole = question.asked[service].service
+            yield Apart(service=whole, region=region, variant=variant, share=share)
 
 
-def _named(columns: Columns, short: set[str], refused: frozenset[str]) -> str:
-    """Both kinds of obstacle in words: stock that is too small, places that refused the model."""
-    withheld = {r for (_, name), said in columns.withheld.items() if name in short for r in said}
-    parts = [f"stock of {', '.join(sorted(short))}"] if short else []
-    if withheld or refused:
-        parts.append(f"refused: {', '.join(sorted(withheld | refused))}")
-    return "; ".join(parts) or "work limit of the solver"
+def _missing(question: Question, solved: Solved) -> Iterator[Breach]:
+    for k, missing in question.missing.items():
+        if lacks := round(float(solved.extras[k])):
+            yield Breach(
+                policy=missing.policy,
+                subject=missing.subject,
+                asked=missing.asked,
+                got=missing.asked - lacks,
+            )
 
 
-def _why_no_template(library: Templates, key: str) -> str:
-    refused = next((r for r in library.refused if r.service.key == key), None)
-    if refused is None:
-        return "the library was not built for this service"
-    return "no template meets the SLO" if "slo-too-tight" in refused.reasons else "no template fits"
+def _binding_rows(question: Question, solved: Solved) -> tuple[Binding, ...]:
+    """The limits that cost something, dearest first."""
+    names, prices = question.program.rows.name, solved.row_price.tolist()
+    found = [(price, name) for price, name in zip(prices, names, strict=True) if price > 1e-6]
+    ordered = sorted(found, key=lambda pair: (-pair[0], pair[1]))
+    return tuple(Binding(limit=name, usd_per_hour=price) for price, name in ordered)
+
+
+def _unmet(question: Question, solved: Solved, done: bool) -> Iterator[Unmet]:
+    shares = dict(zip(question.program.services, solved.unmet.tolist(), strict=True))
+    for key, asked in question.asked.items():
+        share = min(1.0, shares.get(key, 1.0))
+        if asked.need > 0 and share > SHARE_TOLERANCE:
+            yield Unmet(
+                service=asked.service,
+                rate=share * asked.rate,
+                share=share,
+                binding=obstacles(question, solved, asked.service) if done else OPEN,
+            )

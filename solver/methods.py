@@ -12,10 +12,18 @@ from solver.columns import ProblemError
 
 
 class Method(Protocol):
-    """Answers a problem; raises ProblemError for one that cannot be put."""
+    """Answers a problem; raises ProblemError for one that cannot be put.
+
+    `better` is told of plans on the way, each better than those before.
+    """
 
     def __call__(
-        self, problem: Problem, library: Templates, *, clock: Callable[[], float] | None = None
+        self,
+        problem: Problem,
+        library: Templates,
+        *,
+        clock: Callable[[], float] | None = None,
+        better: Callable[[Answer], None] | None = None,
     ) -> Answer: ...
 
 

@@ -100,6 +100,7 @@ class Roofline:
     )
     _built: dict[tuple[str, int], Layers] = field(init=False, default_factory=dict, repr=False, compare=False)
     _rounds: dict[tuple[str, int], Round] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _prompts: dict[tuple[str, int], Step] = field(init=False, default_factory=dict, repr=False, compare=False)
     _rooms: dict[Slot, Floats] = field(init=False, default_factory=dict, repr=False, compare=False)
     _deepest: dict[Slot, Floats] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -115,6 +116,13 @@ class Roofline:
     def prefill_s(self, slot: Slot, layers: Values, prompts: Values = 1.0) -> Values:
         """Seconds of prefilling `prompts` mean prompts at once, in as many passes as they need."""
         return self.seconds(slot, layers, self.prefill_step(slot.gpu, slot.tp, prompts))
+
+    def prompt_s(self, slot: Slot, layers: Values) -> Values:
+        """Those of one prompt, of which every template asks."""
+        key = slot.gpu, slot.tp
+        if key not in self._prompts:
+            self._prompts[key] = self.prefill_step(*key, 1.0)
+        return self.seconds(slot, layers, self._prompts[key])
 
     def seconds(self, slot: Slot, layers: Values, step: Step) -> Values:
         """What a step takes in a slot that holds `layers`."""

@@ -173,21 +173,23 @@ def _latency(roofline: Roofline, shares: Sequence[_Share], depth: int) -> Latenc
         depth * share.batch / weight * share.replicas for share, weight in zip(shares, weights, strict=True)
     )
     batches = tuple(2**k for k in range(int(np.ceil(np.log2(most))) + 1))
-
-    def step_ms(sequences: int) -> float:
-        parts = (
-            float(roofline.decode_s(s.slot, float(s.layers), max(1.0, sequences / depth * w / s.replicas)))
-            for s, w in zip(shares, weights, strict=True)
-        )
-        return 1000 * depth * max(parts)
+    sequences = np.array(batches) / depth
+    alike: dict[Slot, set[tuple[float, float]]] = {}
+    for s, w in zip(shares, weights, strict=True):
+        alike.setdefault(s.slot, set()).add((float(s.layers), w / s.replicas))
+    parts = []
+    for slot, found in alike.items():
+        layers, w = np.array(sorted(found)).T[..., None]
+        parts.append(np.max(roofline.decode_s(slot, layers, np.maximum(1.0, sequences * w)), axis=0))
+    step_ms = 1000 * depth * np.max(parts, axis=0)
 
     prompt_s = sum(
-        w * float(roofline.prefill_s(s.slot, float(s.layers))) for s, w in zip(shares, weights, strict=True)
+        w * float(roofline.prompt_s(s.slot, float(s.layers))) for s, w in zip(shares, weights, strict=True)
     )
     loaded = max(float(roofline.weight_bytes(s.slot, float(s.layers))) * s.replicas for s in shares)
     return LatencyTable(
         batch=batches,
-        step_ms=tuple(map(step_ms, batches)),
+        step_ms=tuple(step_ms.tolist()),
         prefill_ms_per_token=1000 * prompt_s / roofline.level.workload.mean_input_tokens,
         startup_s=roofline.assume.startup_s + loaded / (roofline.assume.load_gb_s * 1e9),
     )

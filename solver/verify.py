@@ -6,51 +6,68 @@ Read beside coral.md, "Stage 2". A plan is made only from an answer without viol
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
-from schemas.problems import Answer, Chosen, Problem
-
-Name = Literal[
-    "problem", "twice", "pool", "excluded", "unfit", "capacity", "service", "rating", "demand", "unmet",
-    "price", "penalty", "bound",
-]  # fmt: skip
-
-SHARE = 1e-5
-"""Relative slack on demand: ten times the solver's tolerance, so that rounding never fails a good answer."""
-MONEY = 1e-9
-"""Relative slack on sums of prices: what adding floats in another order can change."""
-
-
-@dataclass(frozen=True)
-class Violation:
-    """One broken promise: which, and the figures."""
-
-    name: Name
-    detail: str
+from schemas.problems import Answer, Problem, Template
+from solver.verify_parts import (
+    MONEY,
+    SHARE,
+    Violation,
+    close,
+    covered,
+    key_of,
+    packs,
+    pinned_of,
+    prices_of,
+    running_of,
+    slice_of,
+)
+from solver.verify_policies import policies
+from solver.verify_proof import proof
 
 
 def verify(problem: Problem, answer: Answer) -> tuple[Violation, ...]:
     """All violations of an answer, in a fixed order; empty if it satisfies its problem."""
-    checks = (_identity, _pools, _unfit, _capacity, _services, _demand, _prices, _penalty, _bound)
+    checks = (
+        _identity, _templates, _pools, _unfit, _capacity, _bought, _slices, _services, _demand, _prices,
+        _penalty, proof, policies,
+    )  # fmt: skip
     return tuple(violation for check in checks for violation in check(problem, answer))
 
 
 def _identity(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """It answers this problem, and names each (service, template, pool) once."""
+    """It answers this problem, names everything once, and counts in whole things."""
     if answer.problem != problem.id:
         yield Violation("problem", f"answers {answer.problem!r}, asked {problem.id!r}")
-    for key, times in sorted(Counter(_key(c) for c in answer.chosen).items()):
-        if times > 1:
-            yield Violation("twice", f"{key} is chosen in {times} entries")
+    for what, keys in (
+        ("chosen", [key_of(c) for c in answer.chosen]),
+        ("nodes", [(b.pool.key, b.configuration) for b in answer.nodes]),
+        ("unmet", [(u.service.key,) for u in answer.unmet]),
+        ("apart", [(a.service.key, a.region, a.variant) for a in answer.apart]),
+        ("breaches", [(b.policy, b.subject) for b in answer.breaches]),
+    ):
+        for key, times in sorted(Counter(keys).items()):
+            if times > 1:
+                yield Violation("twice", f"{what}: {' '.join(key)} is in {times} entries")
+    for count in (*(c.count for c in answer.chosen), *(b.count for b in answer.nodes)):
+        if count < 1:
+            yield Violation("count", f"{count} instances or nodes, expected at least 1")
+
+
+def _templates(_: Problem, answer: Answer) -> Iterator[Violation]:
+    """A template is what its id says, so that it can be looked up."""
+    for t in (chosen.template for chosen in answer.chosen):
+        parts = (t.model, t.variant, t.vllm_args, t.phase, t.runtime, t.nodes, t.stages, t.revision)
+        if t.id != Template.identity(*parts):
+            yield Violation("template", f"{t.id} is not the digest of {t.model} on {', '.join(t.nodes)}")
 
 
 def _pools(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """Every node of a template can be had in the template's one pool, and is not excluded."""
+    """Every node of a template can be had in the template's one pool, and is not excluded; where slices lie
+    is checked by `_slices`."""
     offered = {(s.pool, s.configuration) for s in problem.stocks}
     for chosen in answer.chosen:
         for name in chosen.template.uses():
-            if (chosen.pool, name) not in offered:
+            if slice_of(problem, name) is None and (chosen.pool, name) not in offered:
                 yield Violation("pool", f"{chosen.template.id}: no {name} in {chosen.pool.key}")
             if name in problem.excluded_configurations:
                 yield Violation("excluded", f"{chosen.template.id}: {name} is excluded")
@@ -58,13 +75,13 @@ def _pools(problem: Problem, answer: Answer) -> Iterator[Violation]:
 
 def _unfit(problem: Problem, answer: Answer) -> Iterator[Violation]:
     """Where a place refused a model there is no more of it than runs there, and what may be tried."""
-    running = _running(problem)
+    running = running_of(problem)
     for chosen in answer.chosen:
         for unfit in problem.unfit:
             here = (chosen.template.model, chosen.pool) == (unfit.model, unfit.pool)
             if not here or unfit.configuration not in chosen.template.nodes:
                 continue
-            allowed = running[_key(chosen)] + unfit.tries
+            allowed = running[key_of(chosen)] + unfit.tries
             if chosen.count > allowed:
                 where = f"{unfit.configuration} in {unfit.pool.key}"
                 yield Violation(
@@ -77,19 +94,49 @@ def _capacity(problem: Problem, answer: Answer) -> Iterator[Violation]:
     used: Counter[tuple[str, str]] = Counter()
     for chosen in answer.chosen:
         for name, nodes in chosen.template.uses().items():
-            used[chosen.pool.key, name] += nodes * chosen.count
+            if slice_of(problem, name) is None:
+                used[chosen.pool.key, name] += nodes * chosen.count
+    for bought in answer.nodes:
+        used[bought.pool.key, bought.configuration] += bought.count
     for stock in problem.stocks:
-        taken = used[stock.pool.key, stock.configuration]
+        taken = used.pop((stock.pool.key, stock.configuration), 0)
         if taken > stock.nodes:
             where = f"{stock.configuration} in {stock.pool.key}"
             yield Violation("capacity", f"{where}: {taken} used, {stock.nodes} there")
+    for (pool, name), taken in used.items():
+        if taken and any(b.pool.key == pool and b.configuration == name for b in answer.nodes):
+            yield Violation("pool", f"{taken} nodes of {name} bought, none sold in {pool}")
+
+
+def _bought(problem: Problem, answer: Answer) -> Iterator[Violation]:
+    """Nodes are bought for slices only, and none that is excluded."""
+    for name in (bought.configuration for bought in answer.nodes):
+        if slice_of(problem, name) is None:
+            yield Violation("slices", f"{name} is bought, but not shared")
+        if name in problem.excluded_configurations:
+            yield Violation("excluded", f"{name} is bought, and excluded")
+
+
+def _slices(problem: Problem, answer: Answer) -> Iterator[Violation]:
+    """In every pool the slices of all instances lie on the nodes bought there."""
+    for pool in sorted({c.pool.key for c in answer.chosen}):
+        nodes = {b.configuration: b.count for b in answer.nodes if b.pool.key == pool}
+        slices: Counter[str] = Counter()
+        for chosen in (c for c in answer.chosen if c.pool.key == pool):
+            for name, count in chosen.template.uses().items():
+                slices[name] += count * chosen.count
+        for kind in problem.sliced:
+            if not packs(kind, nodes, slices):
+                yield Violation("slices", f"{pool}: nodes bought do not hold the slices of {kind.gpu}")
 
 
 def _services(problem: Problem, answer: Answer) -> Iterator[Violation]:
     """Only services that were asked for, and one rating for each (service, template)."""
-    asked = {d.service for d in problem.demands}
+    asked = {d.service.key for d in problem.demands} | {key[0] for key in pinned_of(problem)}
+    for pair in problem.policy.disaggregation:
+        asked |= {f"{pair.model}/{pair.slo_class}/{phase}" for phase in ("prefill", "decode")}
     for service in sorted({c.service.key for c in answer.chosen} | {u.service.key for u in answer.unmet}):
-        if service not in {s.key for s in asked}:
+        if service not in asked:
             yield Violation("service", f"{service} was not asked for")
     rates: dict[tuple[str, str], float] = {}
     for chosen in answer.chosen:
@@ -101,68 +148,49 @@ def _services(problem: Problem, answer: Answer) -> Iterator[Violation]:
 def _demand(problem: Problem, answer: Answer) -> Iterator[Violation]:
     """What is served and what is declared unmet add up to each demand; nothing is declared that is served."""
     declared = {u.service.key: u for u in answer.unmet}
-    if len(declared) != len(answer.unmet):
-        yield Violation("unmet", "a service is declared unmet twice")
     for demand in problem.demands:
         key = demand.service.key
-        served = sum(c.rating.throughput * c.count for c in answer.chosen if c.service.key == key)
-        missing = max(0.0, demand.rate - served)
+        apart = sum(a.share for a in answer.apart if a.service.key == key)
+        served = demand.rate * (covered(problem, answer, demand.service, demand.rate) + apart)
+        missing = demand.rate - served
         unmet = declared[key].rate if key in declared else 0.0
-        if missing > unmet + SHARE * demand.rate:
+        if not missing <= unmet + SHARE * demand.rate:  # also where it is NaN
             yield Violation("demand", f"{key}: {missing} missing, {unmet} declared unmet")
-        elif unmet > missing + SHARE * demand.rate:
+        elif unmet > max(0.0, missing) + SHARE * demand.rate:
             yield Violation("unmet", f"{key}: {unmet} declared unmet, {missing} missing")
-        if key in declared and not _close(declared[key].share * demand.rate, unmet, SHARE):
+        if key in declared and not close(declared[key].share * demand.rate, unmet, SHARE):
             yield Violation("unmet", f"{key}: share {declared[key].share} is not {unmet} of {demand.rate}")
 
 
 def _prices(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """An instance costs what its nodes cost; the total is the sum of the instances."""
-    price = {(s.pool.key, s.configuration): s.usd_per_hour for s in problem.stocks}
+    """An instance costs what its nodes cost, by share where they are shared; the bill is the sum of the nodes
+    and of the KV caches sent."""
+    stocked = {(s.pool.key, s.configuration): s.usd_per_hour for s in problem.stocks}
     total = 0.0
     for chosen in answer.chosen:
-        nodes = chosen.template.uses().items()
-        usd = sum(price.get((chosen.pool.key, name), math.nan) * count for name, count in nodes)
-        if not _close(usd, chosen.usd_per_hour, MONEY):
+        price, nodes = prices_of(problem, chosen.pool), chosen.template.uses().items()
+        usd = sum(price.get(name, math.nan) * count for name, count in nodes)
+        if not close(usd, chosen.usd_per_hour, MONEY):
             yield Violation("price", f"{chosen.template.id}: {chosen.usd_per_hour}, its nodes cost {usd}")
-        total += chosen.usd_per_hour * chosen.count
-    if not _close(total, answer.usd_per_hour, MONEY):
+        own = (price.get(n, math.nan) * count for n, count in nodes if slice_of(problem, n) is None)
+        total += sum(own) * chosen.count
+    for bought in answer.nodes:
+        usd = stocked.get((bought.pool.key, bought.configuration), math.nan)
+        if not close(usd, bought.usd_per_hour, MONEY):
+            yield Violation("price", f"{bought.configuration}: {bought.usd_per_hour}, expected {usd}")
+        total += bought.usd_per_hour * bought.count
+    sent = {f"{p.model}/{p.slo_class}/both": p.transfer_usd_per_hour for p in problem.policy.disaggregation}
+    total += sum(a.share * sent.get(a.service.key, math.nan) for a in answer.apart)
+    if not close(total, answer.usd_per_hour, MONEY):
         yield Violation("price", f"total {answer.usd_per_hour}, instances cost {total}")
 
 
 def _penalty(problem: Problem, answer: Answer) -> Iterator[Violation]:
     """Instances beyond those running pay K times their price."""
-    running = _running(problem)
+    running = running_of(problem)
     penalty = 0.0
     for chosen in answer.chosen:
-        new = max(0, chosen.count - running[_key(chosen)])
+        new = max(0, chosen.count - running[key_of(chosen)])
         penalty += new * chosen.usd_per_hour * problem.startup_ratio.get(chosen.template.model, 0.0)
-    if not _close(penalty, answer.penalty_usd_per_hour, MONEY):
+    if not close(penalty, answer.penalty_usd_per_hour, MONEY):
         yield Violation("penalty", f"{answer.penalty_usd_per_hour}, starting instances gives {penalty}")
-
-
-def _bound(_: Problem, answer: Answer) -> Iterator[Violation]:
-    """The bound is not above the cost, and the gap is what lies between them."""
-    cost = answer.usd_per_hour + answer.penalty_usd_per_hour
-    if answer.bound_usd_per_hour > cost * (1 + MONEY) + MONEY:
-        yield Violation("bound", f"bound {answer.bound_usd_per_hour} above cost {cost}")
-    gap = (cost - answer.bound_usd_per_hour) / cost if cost > 0 else 0.0
-    if abs(gap - answer.gap) > 1e-6:
-        yield Violation("bound", f"gap {answer.gap}, bound and cost give {gap}")
-
-
-def _running(problem: Problem) -> Counter[tuple[str, str, str]]:
-    """(service key, template id, pool key) -> instances."""
-    running: Counter[tuple[str, str, str]] = Counter()
-    for run in problem.running:
-        service = f"{run.template.model}/{run.rating.slo_class}/{run.template.phase}"
-        running[service, run.template.id, run.pool.key] += run.count
-    return running
-
-
-def _key(chosen: Chosen) -> tuple[str, str, str]:
-    return (chosen.service.key, chosen.template.id, chosen.pool.key)
-
-
-def _close(a: float, b: float, slack: float) -> bool:
-    return abs(a - b) <= slack * max(1.0, abs(a), abs(b))  # false for NaN

@@ -23,6 +23,7 @@ from solver.profiles import load_profile
 from streams.allowances import allow
 from streams.faust_app import commit, make_faust_app, run_worker, source_topic
 from streams.leadership import Leadership, Terms
+from streams.live_policy import asked_live, variants_of
 from streams.log import Entry
 from streams.served import levels_of
 from streams.solving import Solver
@@ -57,6 +58,7 @@ def run(settings: Settings) -> None:
             "levels": [(served.model, served.slo_class) for served in terms.policy.served],
             "configurations": _configurations(settings, catalog),
             "cache": str(settings.state_dir.resolve() / "libraries"),
+            "variants": variants_of(terms.policy),
         },
         settings.control.solve_fuse_s,
     )
@@ -65,10 +67,12 @@ def run(settings: Settings) -> None:
 
 
 def policy_of(settings: Settings, catalog: Catalog) -> CorePolicy:
-    """The core's policy: every (model, class) served with the catalog's workload, the overrides, head-room.
+    """The core's policy: every (model, class) served with the catalog's workload, the overrides, what plans
+    are asked for, head-room.
 
     Raises:
-        ValueError: the settings name a model, class or policy field that does not exist.
+        OSError: the file of what plans are asked for cannot be read.
+        ValueError: the settings or that file name what does not exist, or ask for what is not live.
     """
     levels = levels_of(settings, catalog)
     served = tuple(
@@ -81,7 +85,8 @@ def policy_of(settings: Settings, catalog: Catalog) -> CorePolicy:
         )
         for (model, slo_class), level in levels.items()
     )
-    policy = CorePolicy.model_validate({"served": served, **settings.control.policy})
+    asked = asked_live(settings, catalog)
+    policy = CorePolicy.model_validate({"served": served, **settings.control.policy, **asked})
     return allow(policy, levels, settings)
 
 

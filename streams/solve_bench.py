@@ -3,7 +3,6 @@
 Only the worker process imports this module, so that nobody else loads Pyomo.
 """
 
-import os
 import time
 from pathlib import Path
 
@@ -11,14 +10,13 @@ from schemas.catalog import load_catalog
 from schemas.performance import load_efficiencies
 from schemas.problems import Answer, Pool, Problem, ServiceDemand, Stock
 from solver.answers import METHOD
-from solver.building import build_library, inputs_of
 from solver.figures import Figures
-from solver.library import Library, LibraryError
-from solver.library_file import SUFFIX, load_library, save_library
+from solver.library import Library
 from solver.methods import method
 from solver.profiles import load_profile
 from solver.setups import Scope, configuration_of
-from streams.solve_worker import Bench
+from streams.library_cache import cached_library
+from streams.solve_worker import Bench, Better
 
 N_MAX, MIXED_MAX = 4, 4
 """Most nodes of a template, of one configuration or two. Of all that is sold the sweep finds these in 4 s of
@@ -33,6 +31,7 @@ def open_bench(
     levels: list[tuple[str, str]],
     configurations: list[str],
     cache: str,
+    variants: dict[str, list[str]] | None = None,
 ) -> Bench:
     """Load or build the library, and solve once, since the first solve loads Pyomo and HiGHS.
 
@@ -43,6 +42,7 @@ def open_bench(
         levels: (model, SLO class) pairs to have templates for.
         configurations: node configurations to plan with.
         cache: folder of libraries built before, by digest of what they were built from.
+        variants: model -> those that are good enough, where not all are.
     """
     known = load_catalog(Path(catalog))
     profile = load_profile([Path(path) for path in profiles], known)
@@ -50,32 +50,18 @@ def open_bench(
     scope = Scope(
         levels=tuple((model, slo_class) for model, slo_class in levels),
         configurations=tuple(configuration_of(known, name) for name in configurations),
-        variants={},
+        variants={model: tuple(names) for model, names in (variants or {}).items()},
         n_max=N_MAX,
         mixed_max=MIXED_MAX,
     )
-    library = _library(figures, scope, Path(cache))
+    library = cached_library(figures, scope, Path(cache))
     solve = method(METHOD)
 
-    def answer(problem: Problem) -> Answer:
-        return solve(problem, library, clock=time.perf_counter)
+    def answer(problem: Problem, better: Better | None = None) -> Answer:
+        return solve(problem, library, clock=time.perf_counter, better=better)
 
     answer(_first_problem(library))
     return Bench(library.digest, answer)
-
-
-def _library(figures: Figures, scope: Scope, cache: Path) -> Library:
-    inputs = inputs_of(figures, scope)
-    path = cache / f"{inputs.digest}{SUFFIX}"
-    if path.exists():
-        try:
-            return load_library(path, figures, inputs)
-        except LibraryError:
-            path.unlink(missing_ok=True)  # of an older version or cut short: built again
-    library = build_library(figures, scope)
-    cache.mkdir(parents=True, exist_ok=True)
-    save_library(library, path, os.getpid())
-    return library
 
 
 def _first_problem(library: Library) -> Problem:

@@ -6,7 +6,8 @@ with its parent, however that ends.
 
 A frame is four bytes of length and as much JSON. First comes {"setup": "module:function",
 "arguments": {...}}; the answer is {"ready": digest}. Then problem after problem, each answered by
-{"answer": ...} or {"failed": reason}.
+{"answer": ...} or {"failed": reason}, after as many {"incumbent": answer} as the search told of on its way:
+whoever asked has them where the last word never comes.
 """
 
 import ctypes
@@ -32,13 +33,17 @@ PR_SET_PDEATHSIG = 1
 logger = logging.getLogger(__name__)
 
 
+Better = Callable[[Answer], None]
+"""Is told of a plan that is better than those before, while the search goes on."""
+
+
 @dataclass(frozen=True)
 class Bench:
     """What a setup function gives: a solve function that has its library and is warm."""
 
     digest: str
     """Of the library."""
-    solve: Callable[[Problem], Answer]
+    solve: Callable[[Problem, Better], Answer]
     """Raises SolveError where it comes to no answer."""
 
 
@@ -65,14 +70,18 @@ def main() -> None:
     module, _, function = order["setup"].partition(":")
     bench: Bench = getattr(importlib.import_module(module), function)(**order["arguments"])
     replies.write(frame({"ready": bench.digest}))
+
+    def better(answer: Answer) -> None:
+        replies.write(frame({"incumbent": answer.model_dump(mode="json")}))
+
     while (question := _next(questions)) is not None:
-        replies.write(frame(_reply(bench, question)))
+        replies.write(frame(_reply(bench, question, better)))
 
 
-def _reply(bench: Bench, question: dict[str, Any]) -> dict[str, Any]:
+def _reply(bench: Bench, question: dict[str, Any], better: Better) -> dict[str, Any]:
     problem = Problem.model_validate_json(json.dumps(question))
     try:
-        return {"answer": bench.solve(problem).model_dump(mode="json")}
+        return {"answer": bench.solve(problem, better).model_dump(mode="json")}
     except SolveError as error:
         return {"failed": str(error)}
     except Exception as error:

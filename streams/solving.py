@@ -1,8 +1,9 @@
 """Performs a `Solve`: in a worker process, under a fuse of wall-clock time from outside.
 
 The limit given to a solver is a wish (HiGHS #2226, #885: not always granted). So the fuse kills the
-process, starts the next one at once, and the failure goes on the log as a reason like any other. Every
-answer is checked here, out of reach of what found it.
+process and starts the next one at once. What the search told of on its way is the answer then, and says so
+(`Answer.stopped`); without that the failure goes on the log as a reason like any other. Every answer is
+checked here, out of reach of what found it.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ class _Worker:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.library = ""
+        self.incumbent: dict[str, Any] | None = None
+        """The last plan told of on the way to an answer."""
 
     @classmethod
     async def start(cls, setup: str, arguments: Mapping[str, Any]) -> "_Worker":
@@ -62,17 +65,17 @@ class _Worker:
 
     async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         """Raises SolveError if the process ends without an answer."""
+        self.incumbent = None
         questions, replies = self._process.stdin, self._process.stdout
         if questions is None or replies is None:
             raise RuntimeError("the solver process was started without pipes")
         try:
             questions.write(frame(question))
             await questions.drain()
-            head = await replies.readexactly(LENGTH.size)
-            body = await replies.readexactly(LENGTH.unpack(head)[0])
+            while "incumbent" in (reply := await _heard(replies)):
+                self.incumbent = reply["incumbent"]
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise SolveError(f"crash: the solver process ended with {await self._process.wait()}") from error
-        reply: dict[str, Any] = json.loads(body)
         return reply
 
     @property
@@ -126,25 +129,32 @@ class Solver:
     async def solve(self, problem: Problem) -> Answer:
         """The answer, in turn: one at a time, the fuse burning from when the worker is asked.
 
+        Where the search fails or is stopped, the last plan that it told of, with the reason in `stopped`.
+
         Raises:
             SolveError: there is none; the text says why. A cancelled solve ends its process too.
         """
         async with self._turn:
             worker = await self._ready()
             try:
-                async with asyncio.timeout(self._fuse_s):
-                    reply = await worker.ask(problem.model_dump(mode="json"))
-            except TimeoutError:
-                self._replace()
-                raise SolveError(f"fuse: no answer to {problem.id} within {self._fuse_s:g} s") from None
-            except (SolveError, asyncio.CancelledError):
-                self._replace()
-                raise
+                return _checked(problem, await self._ask(worker, problem))
+            except SolveError as error:
+                return _best_so_far(problem, worker.incumbent, error)
+
+    async def _ask(self, worker: _Worker, problem: Problem) -> dict[str, Any]:
+        """The answer as the worker puts it; raises SolveError where it comes to none in time."""
+        try:
+            async with asyncio.timeout(self._fuse_s):
+                reply = await worker.ask(problem.model_dump(mode="json"))
+        except TimeoutError:
+            self._replace()
+            raise SolveError(f"fuse: no answer to {problem.id} within {self._fuse_s:g} s") from None
+        except (SolveError, asyncio.CancelledError):
+            self._replace()
+            raise
         if "failed" in reply:
             raise SolveError(reply["failed"])
-        answer = Answer.model_validate_json(json.dumps(reply["answer"]))
-        if violations := verify(problem, answer):
-            raise SolveError(f"check: {violations[0].name}: {violations[0].detail}")
+        answer: dict[str, Any] = reply["answer"]
         return answer
 
     async def _ready(self) -> _Worker:
@@ -165,6 +175,31 @@ class Solver:
     async def _succeed(self, old: asyncio.Task[_Worker]) -> _Worker:
         await _end(old)
         return await _Worker.start(self._setup, self._arguments)
+
+
+async def _heard(replies: asyncio.StreamReader) -> dict[str, Any]:
+    """The next frame; raises IncompleteReadError where the pipe ends before it does."""
+    head = await replies.readexactly(LENGTH.size)
+    said: dict[str, Any] = json.loads(await replies.readexactly(LENGTH.unpack(head)[0]))
+    return said
+
+
+def _checked(problem: Problem, said: dict[str, Any]) -> Answer:
+    """Raises SolveError: it does not answer the problem."""
+    answer = Answer.model_validate_json(json.dumps(said))
+    if violations := verify(problem, answer):
+        raise SolveError(f"check: {violations[0].name}: {violations[0].detail}")
+    return answer
+
+
+def _best_so_far(problem: Problem, incumbent: dict[str, Any] | None, error: SolveError) -> Answer:
+    """What the search told of before it failed; raises SolveError where that is nothing, or no answer."""
+    if incumbent is None:
+        raise error
+    try:
+        return _checked(problem, incumbent).model_copy(update={"stopped": str(error)})
+    except SolveError as wrong:
+        raise SolveError(f"{error}; its best plan so far: {wrong}") from error
 
 
 async def _end(worker: asyncio.Task[_Worker]) -> None:

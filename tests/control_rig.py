@@ -57,6 +57,7 @@ def make_settings(kafka: str, prefix: str, folder: Path, snapshot_every: int = 1
             serve={MODEL: [SLO_CLASS]},
             configurations=["1xL40S", "1xA100"],
             headroom="off",
+            allocation="off",  # as the demo, and for its reason
             policy={
                 "rate_windows": 1,
                 "headroom": 0.0,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from streams.commands import shared
+from streams.commands.explain_plan import explain_plan
 from streams.commands.explain_template import explain_template
 from streams.commands.headroom import explain_headroom
 
@@ -26,6 +27,7 @@ explain_app = typer.Typer(no_args_is_help=True, help="Why a figure is what it is
 app.add_typer(explain_app, name="explain", rich_help_panel=PANEL)
 explain_app.command("headroom")(explain_headroom)
 explain_app.command("template")(explain_template)
+explain_app.command("plan")(explain_plan)
 
 
 @explain_app.command("node")

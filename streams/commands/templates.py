@@ -87,7 +87,7 @@ def build(
     from streams import library_view
 
     with shared.bad_input():
-        asked, figures = _asked(context.obj, setup, runtime, n_max, rho, catalog, cores)
+        asked, figures = asked_setup(context.obj, setup, runtime, n_max, rho, catalog, cores)
         older = None if fresh else _older(out)
         with _watch() as spent, _progress() as progress:
             library = build_library(figures, asked.scope, older=older, cores=cores, progress=progress)
@@ -163,22 +163,27 @@ def diff(
 # ------------------------------------------------------------------------------------------------- inputs
 
 
-def _asked(
+def asked_setup(
     settings: "Settings",
     setup: str | None,
     runtime: str | None,
     n_max: int | None,
     rho: float | None,
-    catalog: Path | None,
-    cores: int | None,
+    catalog: Path | None = None,
+    cores: int | None = None,
 ) -> "tuple[Setup, Figures]":
+    """The set-up of that name, within these limits where they are given, and what its templates are rated by.
+
+    Raises:
+        OSError, ValueError: a file cannot be read, or limits cannot be.
+    """
     from dataclasses import replace
 
     from streams.libraries import figures_for, runtime_of, setup_of
 
     if n_max is not None and n_max < 0:
-        raise ValueError(f"--n-max: {n_max}, expected at least 1")
-    if rho is not None and not 0 < rho < float("inf"):
+        raise ValueError(f"--n-max: {n_max}, expected at least 0, which is a library without templates")
+    if rho is not None and not 1 <= rho < float("inf"):
         raise ValueError(f"--rho: {rho}, expected a finite number of at least 1")
     if cores is not None and cores < 1:
         raise ValueError(f"--cores: {cores}, expected at least 1")

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from schemas.allocation import AllocationPolicy
 from schemas.base import digest
 from schemas.events import Solved
 from schemas.plans import Target
@@ -10,7 +11,7 @@ from schemas.problems import Answer, Chosen, Problem, Running, Service, ServiceD
 from streams.core import binding, refusals, startups
 from streams.core.binding import stands
 from streams.core.state import PendingSolve, State, Wish, stock_key
-from streams.core.triggers import CALM, FORCED
+from streams.core.triggers import CALM, FORCED, NEEDS
 
 Allocation = dict[tuple[str, str], int]
 """(template id, pool key) -> instances."""
@@ -28,11 +29,13 @@ def ask(
             ServiceDemand(service=s, rate=rate) for s, rate in sorted(wanted.items(), key=lambda i: i[0].key)
         ),
         stocks=tuple(stocks),
-        running=_running(state),
+        running=_running(state, policy),
         startup_ratio={
             s.model: startups.expected_s(state, s) * 1000 / policy.adjust_interval_ms for s in policy.served
         },
         unfit=tuple(unfit.values()),
+        excluded_configurations=policy.excluded_configurations,
+        policy=_asked(state, policy, reason),
     )
     state.last_solve_ms = state.now_ms
     state.needs.clear()
@@ -43,12 +46,39 @@ def ask(
     return PendingSolve(problem=problem, reason=reason, cause_offset=offset, asked_ms=state.now_ms)
 
 
-def _running(state: State) -> tuple[Running, ...]:
+def _asked(state: State, policy: CorePolicy, reason: str) -> AllocationPolicy:
+    """What a plan is asked for beyond demand; where the move must pay, that too, since the solver then weighs
+    it with all that is asked."""
+    asked = policy.allocation
+    if asked == AllocationPolicy() or _must_move(state, reason):
+        return asked
+    least = max(asked.minimum_saving, policy.minimum_saving)
+    return asked.model_copy(update={"minimum_saving": least})
+
+
+def _must_move(state: State, reason: str) -> bool:
+    """Whether an answer is taken even if it saves nothing."""
+    return state.target is None or reason in FORCED
+
+
+def _running(state: State, policy: CorePolicy) -> tuple[Running, ...]:
     kinds = {(i.template_id, i.pool.key): i for i in state.instances.values()}
     return tuple(
-        Running(template=state.templates[kind.template_id], rating=kind.rating, pool=kind.pool, count=count)
+        Running(
+            template=state.templates[kind.template_id],
+            rating=kind.rating,
+            pool=kind.pool,
+            count=count,
+            pinned=min(count, policy.pinned_of(kind.template_id, kind.pool)),
+        )
         for kind, count in ((kinds[key], count) for key, count in sorted(_bound(state).items()))
     )
+
+
+def is_asked_for(state: State, event: Solved) -> bool:
+    """Whether an answer is to the question that is open; one of an older epoch is not."""
+    pending = state.pending_solve
+    return pending is not None and (event.epoch, event.problem) == (state.epoch, pending.problem.id)
 
 
 def accept(state: State, policy: CorePolicy, event: Solved) -> bool:
@@ -59,16 +89,19 @@ def accept(state: State, policy: CorePolicy, event: Solved) -> bool:
         (a later leader asked again); one that only confirms what is there changes nothing.
     """
     pending = state.pending_solve
-    if pending is None or event.epoch != state.epoch or event.problem != pending.problem.id:
+    if pending is None or not is_asked_for(state, event):
         return False
     state.pending_solve = None
     answer = event.answer
-    # Also when the move is not worth it: the question is answered, and not to be put again.
-    state.planned_for = {d.service.key: d.rate for d in pending.problem.demands}
+    if answer.stopped:
+        ask_again(state, pending)
+    else:
+        # Also when the move is not worth it: the question is answered, and not to be put again.
+        state.planned_for = {d.service.key: d.rate for d in pending.problem.demands}
     if not _is_worth_it(state, policy, pending, answer):
         return False
     if state.target is not None and answer.unmet == state.target.unmet and _same(state, answer):
-        state.failed_solves = 0
+        state.failed_solves = state.failed_solves if answer.stopped else 0
         return False
     if pending.reason in CALM and _interrupts(state, answer):
         return False
@@ -77,9 +110,17 @@ def accept(state: State, policy: CorePolicy, event: Solved) -> bool:
         # Stock that the core counted and cannot bind: ask again, less and less often.
         state.failed_solves += 1
         state.need("claim_refused")
-    else:
+    elif not answer.stopped:
         state.failed_solves = 0
     return True
+
+
+def ask_again(state: State, pending: PendingSolve) -> None:
+    """A solve that did not end as it should: demand still asks for it, or what broke; less and less often."""
+    state.pending_solve = None
+    state.failed_solves += 1
+    if pending.reason in NEEDS:
+        state.need(pending.reason)
 
 
 def _adopt(state: State, pending: PendingSolve, answer: Answer) -> None:
@@ -96,10 +137,19 @@ def _interrupts(state: State, answer: Answer) -> bool:
 
 
 def _is_worth_it(state: State, policy: CorePolicy, pending: PendingSolve, answer: Answer) -> bool:
-    """An answer that demand does not force must save a minimum share of what the fleet costs."""
-    if state.target is None or pending.reason in FORCED:
+    """An answer that demand does not force must save a minimum share of what the fleet costs.
+
+    Where more is asked of a plan than demand met at least cost, the solver has weighed that, with all of it
+    (`_asked`): what runs may be cheaper, and not keep to a floor or a budget.
+    """
+    if state.target is None or _must_move(state, pending.reason):
         return True
-    unmet, before = (sum(u.share for u in found) for found in (answer.unmet, state.target.unmet))
+    if policy.allocation != AllocationPolicy() and not answer.stopped:
+        return not answer.kept
+    unmet, before = (
+        sum(policy.allocation.weight(u.service.model) * u.share for u in found)
+        for found in (answer.unmet, state.target.unmet)
+    )
     if unmet != before:
         return unmet < before  # never serve less to save
     return answer.usd_per_hour <= _cost_now(state, pending.problem) * (1 - policy.minimum_saving)
@@ -159,4 +209,6 @@ def _target(state: State, pending: PendingSolve, answer: Answer) -> Target:
         gap=answer.gap,
         demand={d.service.key: d.rate for d in pending.problem.demands},
         unmet=answer.unmet,
+        breaches=answer.breaches,
+        stopped=answer.stopped,
     )

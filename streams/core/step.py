@@ -40,6 +40,7 @@ from schemas.events import (
     Tick,
 )
 from schemas.policy import CorePolicy
+from schemas.problems import Answer
 from streams.core import decide, demand, fleet, offers, plan, refusals, rollout, triggers, wakeups
 from streams.core.effects import Alert, Effect, Publish, PutAside, Solve, WakeAt
 from streams.core.record import LogRecord, Malformed
@@ -104,6 +105,8 @@ def _absorb(state: State, record: LogRecord) -> list[Effect]:
 def _lead(state: State, event: Leading, offset: int) -> list[Effect]:
     """A new leader: everything that is not confirmed is to be done again, in its epoch."""
     state.leader, state.epoch = event.token, offset
+    if state.policy is not None and state.policy.asks != event.policy.asks:
+        state.need("policy")
     state.fleet, state.policy, state.library = event.fleet, event.policy, event.library
     state.wake_at_ms = None
     kept = demand.served_keys(event.policy)
@@ -158,17 +161,25 @@ def _absorb_refusal(state: State, event: ClaimRefused) -> None:
 def _absorb_answer(state: State, event: Solved) -> list[Effect]:
     if state.policy is None:
         return []
-    # Analysis has other runtimes; only what node agents can run is ever applied.
-    alien = sorted({c.template.runtime for c in event.answer.chosen} - {"vllm"})
+    if reason := _undeployable(event.answer):
+        return _absorb_failure(state, SolveFailed(epoch=event.epoch, problem=event.problem, reason=reason))
+    told = event.answer.stopped if decide.is_asked_for(state, event) else None
+    taken = decide.accept(state, state.policy, event)
+    if told is None:
+        return []
+    best = f"its best plan so far {'is taken' if taken else 'changes nothing'}"
+    return [Alert(name="SolveStopped", text=f"{event.problem}: {told}; {best}")]
+
+
+def _undeployable(answer: Answer) -> str | None:
+    """Why node agents cannot run an answer: plans have other runtimes and shared nodes too, an instance here
+    has its claims for itself (`binding`)."""
+    alien = sorted({chosen.template.runtime for chosen in answer.chosen} - {"vllm"})
     if alien:
-        return _absorb_failure(
-            state,
-            SolveFailed(
-                epoch=event.epoch, problem=event.problem, reason=f"runtime {alien[0]} is not deployable"
-            ),
-        )
-    decide.accept(state, state.policy, event)
-    return []
+        return f"runtime {alien[0]} is not deployable"
+    if answer.nodes:
+        return f"a shared {answer.nodes[0].configuration} is not deployable"
+    return None
 
 
 def _absorb_failure(state: State, event: SolveFailed) -> list[Effect]:
@@ -176,10 +187,7 @@ def _absorb_failure(state: State, event: SolveFailed) -> list[Effect]:
     pending = state.pending_solve
     if pending is None or event.epoch != state.epoch or event.problem != pending.problem.id:
         return []
-    state.pending_solve = None
-    state.failed_solves += 1
-    if pending.reason in triggers.NEEDS:
-        state.need(pending.reason)
+    decide.ask_again(state, pending)
     return [Alert(name="SolveFailed", text=f"{event.problem}: {event.reason}")]
 
 

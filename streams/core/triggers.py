@@ -9,8 +9,9 @@ from schemas.problems import Service, Stock
 from streams.core import demand, fleet, refusals
 from streams.core.state import State, stock_key
 
-NEEDS = frozenset({"node_lost", "claim_refused", "instance_failed", "notice", "operator"})
-"""Something the target rests on broke; kept in `state.needs` until it was solved for."""
+NEEDS = frozenset({"node_lost", "claim_refused", "instance_failed", "notice", "operator", "policy"})
+"""Something the target rests on broke, or is asked for otherwise; kept in `state.needs` until it was solved
+for."""
 
 CALM = frozenset({"price", "availability", "periodic"})
 """Reasons that are worth a saving, and no interruption of what serves."""
@@ -71,17 +72,18 @@ def _price_reason(state: State, policy: CorePolicy, stocks: list[Stock]) -> str 
         known = state.solved_with.get(key)
         if known is None or (stock.nodes == 0 and key not in held):
             continue
-        if abs(stock.usd_per_hour - known[0]) >= policy.price_change * known[0]:
+        moved = abs(stock.usd_per_hour - known[0])
+        if moved > 0 and moved >= policy.price_change * known[0]:  # what is paid anyway stays at 0
             return "price"
     return None
 
 
 def _availability_reason(state: State, stocks: list[Stock]) -> str | None:
-    """Stock came or went where it matters: from or to nothing, or more of it while demand is unmet.
+    """Stock came or went where it matters: from or to nothing, or more of it while something is short.
 
     A place that refused a model and may be tried, or can run it after all, is more stock for that model.
     """
-    short = state.target is not None and bool(state.target.unmet)
+    short = state.target is not None and bool(state.target.unmet or state.target.breaches)
     unfit = refusals.unfit(state)
     if short and any(
         key not in unfit or unfit[key].tries > tries for key, tries in state.solved_without.items()
@@ -101,10 +103,18 @@ def _periodic_reason(state: State, policy: CorePolicy) -> str | None:
 
 
 def standing_alerts(state: State, policy: CorePolicy) -> dict[str, str]:
-    """Stale telemetry and unmet demand, by alert name."""
+    """Stale telemetry, unmet demand and policies kept in part, by alert name."""
     alerts = {f"TelemetryStale:{k}": f"no closed window of {k}" for k in demand.stale_keys(state, policy)}
     if state.target is not None:
         for unmet in state.target.unmet:
             key = unmet.service.key
             alerts[f"UnmetDemand:{key}"] = f"{unmet.share:.0%} of {key} unmet, bound by {unmet.binding}"
+        for breach in state.target.breaches:
+            short = f"{breach.got} of {breach.asked} for {breach.subject}"
+            alerts[f"PolicyBreach:{breach.policy}:{breach.subject}"] = f"{breach.policy}: {short}"
+    for pin in policy.pinned:
+        here = (pin.template, pin.pool)
+        if (runs := sum((i.template_id, i.pool) == here for i in state.instances.values())) < pin.count:
+            where = f"{pin.template} in {pin.pool.key}"
+            alerts[f"PolicyBreach:pinned:{where}"] = f"pinned: {runs} of {pin.count} for {where} run"
     return alerts

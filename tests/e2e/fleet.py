@@ -38,6 +38,7 @@ SETTINGS = {
         "serve": {MODEL: ["interactive"]},
         "configurations": [L4],
         "headroom": "off",
+        "allocation": "off",  # as the demo, and for its reason
         # Every change of demand moves the plan soon. What decides about lost nodes is as shipped.
         "policy": {
             "rate_windows": 1,

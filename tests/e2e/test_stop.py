@@ -23,10 +23,8 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
         made.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_told_to_end_it_sums_up_and_leaves_nothing(demo: Demo, number: signal.Signals) -> None:
-    demo.start()
-    demo.until_it_serves()
+def told_to_end_it_sums_up_and_leaves_nothing(demo: Demo, number: signal.Signals) -> None:
+    """One that serves. Of the tests below three end so, each by another signal."""
     ports = ports_of(members(demo.state_dir))
     assert len(ports) >= 2, "the broker's and those of the engines' doors"
     assert demo.end(number) == 0
@@ -35,6 +33,12 @@ def test_told_to_end_it_sums_up_and_leaves_nothing(demo: Demo, number: signal.Si
     assert summary["plans"] > 0  # type: ignore[operator]
     assert members(demo.state_dir) == []
     assert not ports & listening().keys()
+
+
+def test_it_ends_with_its_terminal(demo: Demo) -> None:
+    demo.start()
+    demo.until_it_serves()
+    told_to_end_it_sums_up_and_leaves_nothing(demo, signal.SIGHUP)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -58,8 +62,7 @@ def test_with_nohup_it_outlives_its_terminal(demo: Demo) -> None:
     demo.until_it_serves()
     demo.hear(signal.SIGHUP)
     demo.let_run(1.0)
-    assert demo.end(signal.SIGTERM) == 0
-    assert members(demo.state_dir) == []
+    told_to_end_it_sums_up_and_leaves_nothing(demo, signal.SIGTERM)
 
 
 def test_killed_it_takes_its_parts_along_and_the_next_one_ends_its_nodes(demo: Demo) -> None:
@@ -84,5 +87,4 @@ def test_killed_it_takes_its_parts_along_and_the_next_one_ends_its_nodes(demo: D
     demo.start()
     demo.until_it_serves()
     assert not left & {process.pid for process in members(demo.state_dir)}
-    assert demo.end(signal.SIGINT) == 0
-    assert members(demo.state_dir) == []
+    told_to_end_it_sums_up_and_leaves_nothing(demo, signal.SIGINT)

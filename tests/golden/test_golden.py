@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from schemas.allocation import AllocationPolicy, Replicas
 from schemas.events import NodeGone, Offer, PriceChanged
+from schemas.problems import Pool
 from streams.core.record import Malformed
 from tests.golden.transcript import transcript
 from tests.streams.doubles import EAST, WEST, greedy, policy
+from tests.streams.real_solver import solved
 from tests.streams.world import World
 
 HERE = Path(__file__).parent
@@ -96,6 +99,30 @@ def odd_one_out() -> World:
     return world
 
 
+def what_plans_are_asked_for() -> World:
+    """Half at most on one instance and on spot, paid anyway first; a small saving moves nothing; a budget,
+    for which demand goes short; a floor that is kept as soon as stock can, though that costs more."""
+    half = {"half_rule": ("interactive",), "spot_share": {"m": 0.5}}
+    world = World(policy(allocation=AllocationPolicy.model_validate(half)), solver=solved)
+    world.offer(RESERVED, 0.0, 1)
+    world.offer(EAST, 1.0, 2)
+    world.offer(WEST, 0.4, 2)
+    world.demand(1.9, windows=2)
+    world.offer(EAST, 0.39, 2)
+    world.demand(1.9)
+    world.given = policy(allocation=AllocationPolicy.model_validate(half | {"budget_usd_per_hour": 0.3}))
+    world.lead("b")
+    world.demand(1.9, windows=2)
+    floor = AllocationPolicy(replicas=(Replicas(model="m", at_least=6),), weights={"m": 2.0})
+    world.given = policy(allocation=floor)
+    world.lead("c")
+    world.demand(1.9, windows=2)
+    world.offer(EAST, 0.39, 3)
+    world.demand(1.9, windows=2)
+    return world
+
+
+RESERVED = Pool(cloud="aws", region="west", market="reserved")
 SCRIPTS = [
     up_and_down,
     preemption,
@@ -104,6 +131,7 @@ SCRIPTS = [
     refused_in_the_east,
     one_pull_slot,
     odd_one_out,
+    what_plans_are_asked_for,
 ]
 
 

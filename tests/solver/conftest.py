@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from schemas.allocation import AllocationPolicy
 from schemas.base import digest
 from schemas.catalog import Architecture, Catalog, Configuration, Phase, load_catalog
 from schemas.performance import load_efficiencies
@@ -16,6 +17,7 @@ from schemas.problems import (
     Running,
     Service,
     ServiceDemand,
+    Sliced,
     Stock,
     Template,
     TemplateRank,
@@ -56,10 +58,18 @@ class Toolbox:
 
     east, west = EAST, WEST
 
-    def service(self, model: str = "m") -> Service:
-        return Service(model=model, slo_class="interactive")
+    def service(self, model: str = "m", phase: Phase = "both") -> Service:
+        return Service(model=model, slo_class="interactive", phase=phase)
 
-    def rated(self, nodes: Sequence[str], throughput: float, model: str = "m") -> Rated:
+    def rated(
+        self,
+        nodes: Sequence[str],
+        throughput: float,
+        model: str = "m",
+        *,
+        variant: str = "bf16",
+        phase: Phase = "both",
+    ) -> Rated:
         """A template with one stage a node, one GPU each."""
         stages = tuple(
             TemplateStage(layers=1, ranks=(TemplateRank(node=k, device_ids=(0,), memory_gb=1.0),))
@@ -67,11 +77,11 @@ class Toolbox:
         )
         names = tuple(nodes)
         template = Template(
-            id=Template.identity(model, "bf16", {}, "both", "vllm", names, stages),
+            id=Template.identity(model, variant, {}, phase, "vllm", names, stages),
             model=model,
-            variant="bf16",
+            variant=variant,
             checkpoint=f"org/{model}",
-            phase="both",
+            phase=phase,
             runtime="vllm",
             nodes=names,
             stages=stages,
@@ -87,11 +97,24 @@ class Toolbox:
         """East has refused a model on a configuration."""
         return Unfit(model=model, pool=EAST, configuration=configuration, reason="unknown_model", tries=tries)
 
-    def stock(self, configuration: str, nodes: int, usd: float, pool: Pool = EAST) -> Stock:
-        return Stock(pool=pool, configuration=configuration, nodes=nodes, usd_per_hour=usd)
+    def stock(
+        self,
+        configuration: str,
+        nodes: int,
+        usd: float,
+        pool: Pool = EAST,
+        interruptions_per_hour: float = 0.0,
+    ) -> Stock:
+        return Stock(
+            pool=pool,
+            configuration=configuration,
+            nodes=nodes,
+            usd_per_hour=usd,
+            interruptions_per_hour=interruptions_per_hour,
+        )
 
-    def running(self, rated: Rated, count: int, pool: Pool = EAST) -> Running:
-        return Running(template=rated.template, rating=rated.rating, pool=pool, count=count)
+    def running(self, rated: Rated, count: int, pool: Pool = EAST, pinned: int = 0) -> Running:
+        return Running(template=rated.template, rating=rated.rating, pool=pool, count=count, pinned=pinned)
 
     def problem(
         self,
@@ -103,6 +126,8 @@ class Toolbox:
         ratio: dict[str, float] | None = None,
         excluded: Sequence[str] = (),
         unfit: Sequence[Unfit] = (),
+        sliced: Sequence[Sliced] = (),
+        policy: AllocationPolicy | None = None,
     ) -> Problem:
         return Problem(
             id="p",
@@ -113,6 +138,8 @@ class Toolbox:
             startup_ratio=ratio or {},
             excluded_configurations=tuple(excluded),
             unfit=tuple(unfit),
+            sliced=tuple(sliced),
+            policy=policy or AllocationPolicy(),
         )
 
 

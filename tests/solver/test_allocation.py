@@ -1,93 +1,31 @@
 """The allocation against brute force, and its answers where there is not enough."""
 
-import random
-from itertools import product
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from schemas.problems import Answer, Problem, Service
+from schemas.problems import Service, ServiceDemand, Stock
 from solver import allocation
 from solver.allocation import NoAnswerError, solve
-from solver.candidates import Refused, Templates
-from solver.columns import Columns, ProblemError, make_columns
+from solver.answers import make_answer
+from solver.candidates import Refused
+from solver.columns import ProblemError, make_question
 from solver.methods import METHODS, method
+from solver.partials import nothing
 from solver.verify import verify
-
-
-def brute_force(columns: Columns) -> tuple[float, float]:
-    """(shortfall, cost with penalties) of the best of all allocations: shortfall first."""
-    rows = columns.columns
-    best = (float("inf"), float("inf"))
-    served = {c.service.key for c in rows}
-    for counts in product(*(range(c.limit + 1) for c in rows)):
-        used: dict[tuple[str, str], int] = {}
-        for column, count in zip(rows, counts, strict=True):
-            for name, nodes in column.uses.items():
-                used[column.pool.key, name] = used.get((column.pool.key, name), 0) + nodes * count
-        if any(nodes > columns.nodes[key] for key, nodes in used.items()):
-            continue
-        shares = []
-        for key, rate in columns.demand.items():
-            met = sum(
-                k * c.rating.throughput for c, k in zip(rows, counts, strict=True) if c.service.key == key
-            )
-            if key in served:
-                shares.append(max(0.0, 1 - met / rate))
-        shortfall = round(100 * max(shares, default=0.0) + sum(shares), 6)
-        cost = sum(
-            k * c.usd_per_hour
-            + max(0, k - c.running) * c.usd_per_hour * columns.ratio.get(c.service.model, 0)
-            for c, k in zip(rows, counts, strict=True)
-        )
-        best = min(best, (shortfall, cost))
-    return best
-
-
-def shortfall(columns: Columns, answer: Answer) -> float:
-    served = {c.service.key for c in columns.columns}
-    shares = [u.share for u in answer.unmet if u.service.key in served]
-    return 100 * max(shares, default=0.0) + sum(shares)
-
-
-def random_case(seed: int, box: Any) -> tuple[Problem, Templates]:
-    """Two models, up to two templates each, two pools; stock of up to two nodes; some running or refused."""
-    rng = random.Random(seed)
-    names = ["a", "b"]
-    combinations = [("a",), ("b",), ("a", "a"), ("a", "b"), ("b", "b")]
-    rated = [
-        box.rated(combination, round(rng.uniform(0.5, 4), 2) * len(combination), model)
-        for model in ("m", "n")
-        for combination in rng.sample(combinations, rng.randint(1, 2))
-    ]
-    library = box.library(*sorted(rated, key=lambda r: r.template.id))
-    stocks = [
-        box.stock(name, rng.randint(0, 2), round(rng.uniform(0.5, 5), 2), pool)
-        for pool in (box.east, box.west)
-        for name in names
-    ]
-    running = [box.running(r, rng.randint(1, 2), rng.choice((box.east, box.west))) for r in rated[::2]]
-    demands = {model: round(rng.uniform(0.5, 8), 2) for model in ("m", "n")}
-    ratio = {"m": 0.3, "n": rng.choice((0.0, 0.5))}
-    unfit = [box.unfit(rng.choice(names), rng.choice("mn"), rng.randint(0, 1))] if seed % 2 else []
-    return (
-        box.problem(library, demands, stocks, running=running, ratio=ratio, unfit=unfit),
-        library,
-    )
+from tests.solver.brute import brute_force, measured, within_the_proof
+from tests.solver.cases import random_case
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_equals_brute_force(seed: int, box: Any) -> None:
     problem, library = random_case(seed, box)
-    columns = make_columns(problem, library)
     answer = solve(problem, library)
     assert verify(problem, answer) == ()
-    least, cost = brute_force(columns)
-    if columns.columns:
-        assert shortfall(columns, answer) == pytest.approx(least, abs=1e-4)
-        assert answer.usd_per_hour + answer.penalty_usd_per_hour == pytest.approx(cost, abs=1e-4)
-    assert answer.status == "optimal"
-    assert answer.bound_usd_per_hour <= cost + 1e-6
+    within_the_proof(answer, measured(problem, library, answer), brute_force(problem, library))
 
 
 def test_same_problem_same_answer(box: Any) -> None:
@@ -99,8 +37,10 @@ def test_same_problem_same_answer(box: Any) -> None:
 def test_seconds_come_from_the_callers_clock(box: Any) -> None:
     library = box.library(box.rated(["a"], 1.0))
     problem = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
-    ticks = iter([10.0, 12.5])
-    assert solve(problem, library, clock=lambda: next(ticks)).seconds == 2.5
+    ticks = count(10.0, 0.5)
+    timed = solve(problem, library, clock=lambda: next(ticks))
+    assert timed.seconds >= 1
+    assert 0 < sum(timed.timings.values()) <= timed.seconds
     assert solve(problem, library).seconds == 0
 
 
@@ -156,12 +96,18 @@ def test_an_impossible_slo_is_named(box: Any) -> None:
 
 
 def test_a_search_that_found_nothing_is_no_answer(box: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All zeros would pass for one, and drain whatever runs."""
-    problem, library = random_case(2, box)
-    assert make_columns(problem, library).columns
-    monkeypatch.setattr(allocation, "_run", lambda *_: None)
-    with pytest.raises(NoAnswerError, match="work limit of 5000 nodes"):
-        solve(problem, library)
+    """All zeros would pass for one, and drain whatever runs; what runs is one, as far as the stock goes."""
+    a = box.rated(["a"], 1.0)
+    library = box.library(a)
+    fresh = box.problem(library, {"m": 4.0}, [box.stock("a", 2, 1.0)])
+    beside = box.problem(library, {"m": 4.0}, [box.stock("a", 2, 1.0)], running=[box.running(a, 3)])
+    monkeypatch.setattr(allocation, "_search", lambda program, *_: replace(nothing(program), proofs=()))
+    with pytest.raises(NoAnswerError, match="within 5000 nodes"):
+        solve(fresh, library)
+    answer = solve(beside, library)
+    assert verify(beside, answer) == ()
+    assert [c.count for c in answer.chosen] == [2]
+    assert (answer.kept, answer.status, answer.bound_usd_per_hour) == (True, "feasible", 0)
 
 
 def test_no_demand_starts_nothing(box: Any) -> None:
@@ -254,6 +200,38 @@ def test_nodes_that_do_not_count_since_they_refuse_are_named(box: Any) -> None:
     assert [u.binding for u in solve(problem, library).unmet] == ["stock of a; refused: port_taken"]
 
 
+BAD_STOCK = {
+    "a price of 0": {"usd_per_hour": 0.0},
+    "a price below 0": {"usd_per_hour": -1.0},
+    "a price that is none": {"usd_per_hour": float("nan")},
+    "a price without end": {"usd_per_hour": float("inf")},
+    "less than nothing": {"nodes": -1},
+}
+
+
+@pytest.mark.parametrize("fault", BAD_STOCK)
+def test_stock_that_cannot_be_is_a_typed_error(box: Any, fault: str) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    good = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
+    stock = good.stocks[0].model_copy(update=BAD_STOCK[fault])
+    with pytest.raises(ProblemError, match=r"stocks: .*a in c/east.*expected"):
+        solve(good.model_copy(update={"stocks": (stock,)}), library)
+    with pytest.raises(ValidationError):
+        Stock.model_validate(stock.model_dump())
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+def test_demand_that_cannot_be_is_a_typed_error(box: Any, rate: float) -> None:
+    """ai-dynamo/dynamo#6985, #3131."""
+    library = box.library(box.rated(["a"], 1.0))
+    good = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
+    demand = good.demands[0].model_copy(update={"rate": rate})
+    with pytest.raises(ProblemError, match=r"demands: m/interactive/both has .*expected"):
+        solve(good.model_copy(update={"demands": (demand,)}), library)
+    with pytest.raises(ValidationError):
+        ServiceDemand.model_validate(demand.model_dump())
+
+
 def test_contradictions_are_typed_errors(box: Any) -> None:
     library = box.library(box.rated(["a"], 1.0))
     good = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0)])
@@ -262,9 +240,40 @@ def test_contradictions_are_typed_errors(box: Any) -> None:
         ({"stocks": good.stocks * 2}, "stocks"),
         ({"demands": good.demands * 2}, "demands"),
         ({"startup_ratio": {"m": -0.1}}, "startup_ratio"),
+        ({"startup_ratio": {"m": float("nan")}}, "startup_ratio"),
     ):
         with pytest.raises(ProblemError, match=match):
             solve(good.model_copy(update=changed), library)
+
+
+def test_stock_that_no_template_knows_is_told_and_left_out(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    problem = box.problem(library, {"m": 1.0}, [box.stock("a", 1, 1.0), box.stock("z", 9, 0.1)])
+    answer = solve(problem, library)
+    assert answer.ignored == ("stock of z in c/east/*/on-demand: in no template",)
+    assert [c.template.nodes for c in answer.chosen] == [("a",)]
+
+
+def test_an_empty_library_and_no_region_at_all_are_answers(box: Any) -> None:
+    empty = box.library()
+    answer = solve(box.problem(empty, {"m": 1.0}, [box.stock("a", 1, 1.0)]), empty)
+    assert (answer.chosen, answer.unmet[0].share, answer.gap) == ((), 1, 0)
+    assert answer.unmet[0].binding == "the library was not built for this service"
+    one = box.library(box.rated(["a"], 1.0))
+    nowhere = solve(box.problem(one, {"m": 1.0}, [], running=[box.running(box.rated(["a"], 1.0), 1)]), one)
+    assert (nowhere.chosen, nowhere.unmet[0].binding) == ((), "stock of a")
+    assert nowhere.status == "optimal"
+
+
+def test_what_has_no_node_does_not_hide_what_others_lack(box: Any) -> None:
+    """A service that cannot be served at all would be the worst whatever the others get."""
+    rated = [box.rated(["a"], 1.0, "m"), box.rated(["a"], 1.0, "n"), box.rated(["z"], 1.0, "o")]
+    library = box.library(*sorted(rated, key=lambda r: r.template.id))
+    problem = box.problem(library, {"m": 4.0, "n": 4.0, "o": 1.0}, [box.stock("a", 4, 1.0)])
+    answer = solve(problem, library)
+    assert verify(problem, answer) == ()
+    assert {u.service.model: round(u.share, 6) for u in answer.unmet} == {"m": 0.5, "n": 0.5, "o": 1.0}
+    assert [step.minimised for step in answer.steps] == ["worst", "total", "cost"]
 
 
 def test_methods_are_found_by_name() -> None:
@@ -277,3 +286,18 @@ def test_it_prints_nothing(box: Any, capfd: pytest.CaptureFixture[str]) -> None:
     problem, library = random_case(3, box)
     solve(problem, library)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_step_tells_what_the_plan_reaches_though_a_later_one_found_it(box: Any) -> None:
+    library = box.library(box.rated(["a"], 1.0))
+    problem = box.problem(library, {"m": 4.0}, [box.stock("a", 3, 1.0)])
+    question = make_question(problem, library)
+    solved = allocation.solve_whole(question.program)
+    loose = tuple(p if p.step == "cost" else p._replace(value=0.5, bound=0.2) for p in solved.proofs)
+    answer = make_answer(question, replace(solved, proofs=loose))
+    assert [(s.minimised, round(s.value, 6)) for s in answer.steps] == [
+        ("worst", 0.25),
+        ("total", 0.25),
+        ("cost", 3.0),
+    ]
+    assert verify(problem, answer) == ()

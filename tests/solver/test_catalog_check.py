@@ -75,7 +75,7 @@ MISTAKES = {
         "expected a list of levels",
     ),
     "two documents": ("regions:", "---\nregions:", "body", 20, "expected a single document"),
-    "memory as text": ("memory_gb: 24", "memory_gb: 24e0", "gpus.G.memory_gb", 2, "1.0e+30 in YAML"),
+    "memory as text": ("memory_gb: 24", "memory_gb: '24'", "gpus.G.memory_gb", 2, "no quotes"),
     "memory in bytes": (
         "memory_gb: 24",
         "memory_gb: 24000000000",

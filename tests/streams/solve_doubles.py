@@ -4,12 +4,12 @@ import os
 import time
 
 from schemas.problems import Answer, Problem
-from streams.solve_worker import Bench, SolveError
+from streams.solve_worker import Bench, Better, SolveError
 from tests.streams.doubles import greedy
 
 
 def steady() -> Bench:
-    return Bench("steady", proven)
+    return Bench("steady", lambda problem, _better: proven(problem))
 
 
 def proven(problem: Problem) -> Answer:
@@ -18,26 +18,39 @@ def proven(problem: Problem) -> Answer:
     return answer.model_copy(update={"bound_usd_per_hour": answer.usd_per_hour})
 
 
-def moody() -> Bench:
-    """Does what the problem's id asks for."""
+def cheated(problem: Problem) -> Answer:
+    """Serves nothing, and leaves nothing unmet."""
+    return proven(problem).model_copy(update={"chosen": (), "unmet": ()})
 
-    def solve(problem: Problem) -> Answer:
-        match problem.id:
-            case "sleep":
-                time.sleep(3600)  # HiGHS #2226: a limit that is not kept
-            case "exit":
-                os._exit(3)
-            case "raise":
-                raise ZeroDivisionError("no cost")
-            case "decline":
-                raise SolveError("cannot be put")
-            case "print":
-                os.write(1, b"Running HiGHS\n")
-            case "cheat":
-                return proven(problem).model_copy(update={"chosen": (), "unmet": ()})
-        return proven(problem)
+
+def moody() -> Bench:
+    """Does what the problem's id asks for, word by word (`tell-sleep`), and answers."""
+
+    def solve(problem: Problem, better: Better) -> Answer:
+        words = problem.id.split("-")
+        for word in words:
+            _act(word, problem, better)
+        return cheated(problem) if "cheat" in words else proven(problem)
 
     return Bench("moody", solve)
+
+
+def _act(word: str, problem: Problem, better: Better) -> None:
+    match word:
+        case "tell":
+            better(greedy(problem).model_copy(update={"gap": 1.0}))
+        case "lie":
+            better(cheated(problem))
+        case "sleep":
+            time.sleep(3600)  # HiGHS #2226: a limit that is not kept
+        case "exit":
+            os._exit(3)
+        case "raise":
+            raise ZeroDivisionError("no cost")
+        case "decline":
+            raise SolveError("cannot be put")
+        case "print":
+            os.write(1, b"Running HiGHS\n")
 
 
 def broken() -> Bench:

@@ -89,6 +89,34 @@ async def test_every_failure_is_a_reason_and_the_next_solve_works(
     assert (await solver.solve(problem("after"))).problem == "after"
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("tell-sleep", "fuse: no answer to tell-sleep within 1 s"),
+        ("lie-tell-exit", "crash: the solver process ended with 3"),
+        ("tell-raise", "ZeroDivisionError: no cost"),
+        ("tell-cheat", "check: demand: m/interactive/both: 2.0 missing, 0.0 declared unmet"),
+    ],
+)
+async def test_the_last_plan_told_of_stands_in_for_an_answer_that_never_comes(
+    solver: Solver, name: str, reason: str
+) -> None:
+    """ERGO-Code/HiGHS#2226, #885: a plan all the same, and no claim that it is proven."""
+    answer = await solver.solve(problem(name))
+    assert sum(chosen.count for chosen in answer.chosen) == 2
+    assert (answer.stopped, answer.status, answer.gap) == (reason, "feasible", 1.0)
+    after = await solver.solve(problem("after"))
+    assert (after.problem, after.stopped) == ("after", None)
+
+
+async def test_a_plan_told_of_is_checked_like_an_answer_and_forgotten_after_it(solver: Solver) -> None:
+    with pytest.raises(SolveError, match=r"crash: .* with 3; its best plan so far: check: demand: "):
+        await solver.solve(problem("tell-lie-exit"))
+    assert (await solver.solve(problem("tell"))).stopped is None
+    with pytest.raises(SolveError, match=r"^cannot be put$"):
+        await solver.solve(problem("decline"))
+
+
 async def test_a_cancelled_solve_ends_its_process(solver: Solver) -> None:
     await solver.library()
     (sleeper,) = children()

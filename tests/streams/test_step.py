@@ -4,7 +4,7 @@ import pytest
 
 from schemas.events import DemandClosed, Solved
 from schemas.policy import CorePolicy
-from schemas.problems import Answer, Problem, Template
+from schemas.problems import Answer, Bought, Problem, Template
 from streams.core import demand, rollout
 from streams.core.effects import PutAside, Solve
 from streams.core.record import Malformed
@@ -31,6 +31,27 @@ def test_what_node_agents_cannot_run_is_never_applied() -> None:
     assert "SolveFailed" in world.alerts
     assert not world.plans
     assert sum(isinstance(e, Solve) for _, e in world.effects) <= 6, "a failing solver is asked less often"
+
+
+def test_instances_that_would_share_a_node_are_never_applied() -> None:
+    """A claim is one instance's: two slices of a node would be given a node each."""
+
+    def sliced(problem: Problem) -> Answer:
+        answer = greedy(problem)
+        chosen = answer.chosen[0]
+        bought = Bought(
+            pool=chosen.pool,
+            configuration=chosen.template.nodes[0],
+            count=1,
+            usd_per_hour=chosen.usd_per_hour,
+        )
+        return answer.model_copy(update={"nodes": (bought,)})
+
+    world = World(policy(), solver=sliced)
+    world.offer(EAST, 1.0, 4)
+    world.demand(1.0, windows=6)
+    assert "SolveFailed" in world.alerts
+    assert not world.plans
 
 
 def test_an_unreadable_record_is_put_aside_until_confirmed() -> None:

@@ -23,6 +23,8 @@ from agents.door import Door
 from agents.engine import Progress
 from agents.kafka_probe import free_ports
 from agents.probe import Probe
+from agents.reference import ask, compare, deviation, load
+from agents.revisions import revision_of
 from agents.vllm import VllmNode, launch
 from tests.agents.shapes import specs
 
@@ -44,14 +46,14 @@ class Pipeline:
 
 @pytest.fixture(scope="module")
 def pipeline(
-    cpu_node: VllmNode, tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory
+    cpu_node: VllmNode, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
     logs = tmp_path_factory.mktemp("pipeline")
     http, master, kv = free_ports(3)
     with contextlib.ExitStack() as held:
         ranks = []
         for number, spec in enumerate(specs([1, 3], [("c1", (0,)), ("c1", (1,))])):
-            command = launch(cpu_node, spec, tiny_weights, http_port=http, master_port=master, kv_port=kv)
+            command = launch(cpu_node, spec, tiny_model, http_port=http, master_port=master, kv_port=kv)
             ranks.append(
                 subprocess.Popen(
                     command.argv,
@@ -122,11 +124,15 @@ async def runs(probe: Probe, requests: int) -> float:
     return time.monotonic() - began
 
 
-async def test_it_is_admitted(probe: Probe, pipeline: Pipeline) -> None:
+async def test_it_is_admitted(probe: Probe, tiny_model: Path) -> None:
+    """And its answers are the reference's; those of ranks that disagree are not (test_reference.py)."""
     told: list[Progress] = []
+    reference = load(tiny_model, revision_of(tiny_model), "auto")
 
     async def verify(url: str) -> bool:
-        return url == pipeline.base_url
+        answers = await ask(url, "tiny", reference.prompts, timeout_s=HANG_S)
+        print(f"\nlog-probabilities {deviation(reference.answers, answers):.3g} off the reference")
+        return compare(reference, answers) is None
 
     assert await asyncio.wait_for(probe.admit(told.append, verify), HANG_S)
     assert {step.phase for step in told} == {"verifying"}

@@ -1,0 +1,343 @@
+"""From prices to a plan and its proof: windows over the services' plans, each wider than the one before.
+
+A choice better than the one at hand is made of plans whose slacks add up to less than what is open between
+bound and target. So all plans of less slack than a window are listed and the best choice among them is looked
+for; what was not listed is above the bound by the window. It ends when that reaches the target.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from solver.board import Board
+from solver.choice import Decide, Limits, Plans, choose
+from solver.compiled import compiled
+from solver.cuts import Tighter, fewest, tighten
+from solver.knapsacks import GRID, Ask, Flags, Items, Table, fill, table, want
+from solver.plans import Listed, bound, listed, needed, walk
+from solver.pricing import CLOSE, Asked, Effort, Pool, Prices, Pricing
+from solver.program import Floats, Ints
+
+NEAR = 0.05
+"""Columns with more slack than this share of the first bound wait until the end."""
+SMALL, NEARER = 25_000, 0.02
+"""So many columns do not wait in any case. Once there are good prices, those of more slack than this share
+wait."""
+CLIMBS, CHECKS = 4, 3
+"""Times that prices are climbed to at most, over more columns each time, and over all at last; and times that
+plans are listed."""
+FIRST, SOON = 0.003, 4.0
+"""The first window as a share of the bound, and how much wider it may be where that would be the last."""
+WIDER, MANY, SLOWLY = 1.8, 800, 1.25
+"""By how much the next is wider at most, and from so many listed plans on."""
+WIDEST = 0.1
+"""A window as a share of the bound, at most, where there is no choice yet."""
+WINDOWS = 16
+PLANS, NARROWER = 40_000, 3
+"""Plans of a service in a window at most, before needless ones go, and how often a window is halved that has
+more."""
+REACH, FEW = 4.0, 3_000
+"""How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
+program takes at most."""
+LOOK, TRY = 6_000_000, 1_000_000
+"""Plans looked at to choose among all, and for a first choice: the work limits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """When a choice is good enough: within this share of its objective, or within so much of it."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def target(self, best: float) -> float:
+        """A bound of so much proves it."""
+        return best - max(self.relative * abs(best), self.absolute) if np.isfinite(best) else best
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """The best choice, its objective, and what no choice is below."""
+
+    plan: Ints | None
+    """Columns (of `Existing`), one for each instance."""
+    value: float
+    bound: float
+    prices: Prices
+    plans: int = 0
+    """Listed in the last window."""
+    steps: int = 0
+
+
+def reach(
+    board: Board,
+    asked: Asked,
+    goal: Goal,
+    start: Prices,
+    found: Reached | None,
+    decide: Decide,
+    effort: Effort,
+    mark: Callable[[str], None],
+) -> Reached:
+    """Prices, then windows.
+
+    Args:
+        start: prices to begin with.
+        found: a choice that is there.
+        mark: called after each part of the work with its name.
+    """
+    near, prices, worth, slack = _climbed(board, asked, start, effort)
+    mark("prices")
+    best = replace(found or Reached(None, np.inf, -np.inf, start), steps=prices.steps)
+    above = slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+    edge = prices.bound + NEARER * max(abs(prices.bound), asked.scale)
+    for again in range(CHECKS):
+        prices = _with(board, prices, worth, np.where(~near & (above < edge), slack, np.inf), asked)
+        near = above < edge if np.isfinite(edge) else np.ones(len(board), np.bool_)
+        reached = replace(best, prices=prices, bound=prices.bound)
+        pricing = Pricing(board.part(near), asked, effort)
+        reached = _windows(pricing, goal, reached, decide, mark, at_once=again > 0)
+        least = float(above[~near].min(initial=np.inf))
+        best = replace(reached, bound=max(best.bound, min(reached.bound, least)))
+        mark("check")
+        if least >= reached.bound:
+            break
+        edge = goal.target(best.value)
+    return best
+
+
+def _climbed(
+    board: Board, asked: Asked, start: Prices, effort: Effort
+) -> tuple[Flags, Prices, Floats, Floats]:
+    """Prices climbed to over near columns, until the others take next to nothing from the bound; which these
+    are, and what `slacks` says of all at the prices."""
+    worth, slack = slacks(board, asked, start)
+    base, near = float(worth.sum()) - start.base(board.right, asked.total), np.ones(len(board), np.bool_)
+    if len(board) > SMALL and np.isfinite(base):
+        few = float(np.partition(slack, SMALL)[SMALL])
+        near = slack <= max(NEAR * max(abs(base), asked.scale), few)
+    pool = Pool(len(worth))
+    for at in range(CLIMBS):
+        prices = Pricing(board.part(near), asked, effort, pool).climb(start)
+        worth, slack = slacks(board, asked, prices)
+        over = _with(board, prices, worth, np.where(near, np.inf, slack), asked)
+        if near.all() or prices.bound - over.bound <= CLOSE * abs(prices.bound):
+            break
+        above = slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+        near |= above < over.bound + NEARER * max(abs(over.bound), asked.scale)
+        near |= at == CLIMBS - 2 or not np.isfinite(prices.bound)
+        start = prices if base < over.bound < np.inf else start
+    return near, prices, worth, slack
+
+
+def _with(board: Board, prices: Prices, worth: Floats, slack: Floats, asked: Asked) -> Prices:
+    """The bound with some more columns: a plan that has one is worth its slack more than the table says."""
+    services = len(worth)
+    least, service = np.full(services, np.inf), np.repeat(np.arange(services), np.diff(board.items.begin))
+    np.minimum.at(least, service, worth[service] + slack)
+    least = np.minimum(prices.worth, least)
+    return replace(
+        prices, worth=least, bound=float(least.sum()) - prices.base(board.right, asked.total), steps=0
+    )
+
+
+def least_with(board: Board, asked: Asked, prices: Prices) -> Floats:
+    """What no choice with a column is below, for each, by the tables at these prices."""
+    worth, slack = slacks(board, asked, prices)
+    return slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+
+
+def slacks(board: Board, asked: Asked, prices: Prices) -> tuple[Floats, Floats]:
+    """By the tables at these prices: what no plan of a service is worth less than ([S]), and how much more it
+    is with each column."""
+    slack, worth = np.empty(len(board)), np.empty(len(asked.weight))
+    _slacks(
+        board.items, asked.priced(prices.total), np.append(prices.row, 0.0), prices.own, board.right,
+        table(len(board)), slack, worth,
+    )  # fmt: skip
+    return worth, slack
+
+
+def _windows(
+    pricing: Pricing, goal: Goal, best: Reached, decide: Decide, mark: Callable[[str], None], at_once: bool
+) -> Reached:
+    """`at_once`: the last window first, if there is a choice already."""
+    prices, low = best.prices, best.prices.bound
+    window = max(FIRST * abs(low), 2 * goal.absolute, 1e-9)
+    if at_once or goal.target(best.value) - low <= SOON * window:
+        window = max(window, min(goal.target(best.value) - low, WIDEST * abs(low)))
+    narrowed = 0
+    for _ in range(WINDOWS):
+        target = goal.target(best.value)
+        if best.bound >= target:
+            break
+        window = min(window, target - low)
+        plans, columns, whole = plans_within(pricing, prices, window)
+        mark("plans")
+        if not whole and narrowed < NARROWER:
+            window, narrowed = window / 2, narrowed + 1
+            continue
+        question = _Question(pricing, plans, prices.bound, goal, columns, mark)
+        best, proven = question.answer(best, low + window, decide)
+        edge = low + window if whole else low
+        best = replace(best, bound=max(best.bound, min(proven, edge, goal.target(best.value))))
+        if narrowed or (proven < edge and np.isfinite(best.value)):
+            break
+        window *= WIDER if len(plans.slack) < MANY else SLOWLY
+    return best
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """Which of the listed plans to choose."""
+
+    pricing: Pricing
+    plans: Plans
+    bound: float
+    goal: Goal
+    columns: list[Ints]
+    mark: Callable[[str], None]
+
+    def answer(self, best: Reached, edge: float, decide: Decide) -> tuple[Reached, float]:
+        """The best choice, if it is better than what is there; and what no choice among these plans is below,
+        up to the edge."""
+        best = replace(best, plans=len(self.plans.slack))
+        total = self.pricing.asked.total
+        plans, right = contested(self.plans, self.pricing.board.right)
+        every = Tighter(plans, self.bound, np.arange(len(plans.slack)))
+        best, left = self._search(best, every, right, edge, TRY)
+        self.mark("choice")
+        if left:
+            return self._beyond(best, every, right, edge, decide), edge
+        tight = tighten(plans, right, total, min(self.goal.target(best.value), edge))
+        self.mark("cuts")
+        best, left = self._search(best, tight, right, edge, LOOK)
+        self.mark("choice")
+        if left:
+            return best, edge
+        few, least = fewest(tight, FEW)
+        found = decide(few.plans, right, total, min(self.goal.target(best.value), 2 * edge - self.bound))
+        self.mark("integer program")
+        if found.value < best.value:
+            best = self._taken(best, few.at[found.chosen], found.value)
+        return best, max(tight.bound, min(least, found.bound))
+
+    def _beyond(self, best: Reached, every: Tighter, right: Ints, edge: float, decide: Decide) -> Reached:
+        """With a first choice, where there is none yet."""
+        if not np.isfinite(best.value):
+            best, left = self._search(best, every, right, edge + REACH * (edge - self.bound), TRY)
+            self.mark("choice")
+            if not left and not np.isfinite(best.value):
+                few, _ = fewest(every, FEW)
+                found = decide(few.plans, right, self.pricing.asked.total, np.inf)
+                self.mark("integer program")
+                if np.isfinite(found.value):
+                    best = self._taken(best, few.at[found.chosen], found.value)
+        return best
+
+    def _search(
+        self, best: Reached, among: Tighter, right: Ints, edge: float, work: int
+    ) -> tuple[Reached, int]:
+        """The best choice below edge and target, and how much of the work is left."""
+        chosen = np.full(self.pricing.services, -1, np.int64)
+        goal, cutoff = self.goal, min(self.goal.target(best.value), edge)
+        limits = Limits(self.pricing.asked.total, goal.relative, goal.absolute, first=False, work=work)
+        value, left = choose(among.plans, right, among.bound, cutoff, limits, chosen)
+        return (self._taken(best, among.at[chosen], value) if value < best.value else best), left
+
+    def _taken(self, best: Reached, chosen: Ints, value: float) -> Reached:
+        picked = np.concatenate([self.columns[p] for p in chosen.tolist()])
+        return replace(best, plan=self.pricing.board.at[picked], value=value)
+
+
+def contested(plans: Plans, right: Ints) -> tuple[Plans, Ints]:
+    """The plans with those rows, and their stock, that some choice would break."""
+    most = np.zeros_like(right)
+    for low, high in zip(plans.begin[:-1].tolist(), plans.begin[1:].tolist(), strict=True):
+        if high > low:
+            most += plans.use[low:high].max(axis=0)
+    rows = np.flatnonzero(most > right)
+    rows = rows[
+        np.argsort(right[rows], kind="stable")
+    ]  # what is scarce tells soonest that a plan does not fit
+    return plans._replace(use=np.ascontiguousarray(plans.use[:, rows])), right[rows]
+
+
+def plans_within(
+    pricing: Pricing, prices: Prices, window: float, room: int = PLANS
+) -> tuple[Plans, list[Ints], bool]:
+    """All needed plans of less slack than the window, their columns, and whether that is all: there is room
+    for so many of a service."""
+    asked, board, out = pricing.asked, pricing.board, listed(room, pricing.rows)
+    ask, price = asked.priced(prices.total), np.append(prices.row, 0.0)
+    parts, columns, begin, whole = [], [], [0], True
+    for s in range(pricing.services):
+        most = prices.worth[s] + window
+        count, all_, pricing.effort.lists = _plans(
+            board.items, ask, s, price, prices.own[s].copy(), board.right, most, pricing.effort.lists,
+            pricing.paper, pricing.beside, out,
+        )  # fmt: skip
+        whole = whole and all_
+        order = np.argsort(out.worth[:count], kind="stable")
+        keep = np.zeros(count, np.bool_)
+        needed(out, order, keep)
+        kept = order[keep[order]]
+        objective = out.cost[kept] + asked.ask.dear[s] * out.unmet[kept]
+        slack, unmet = out.worth[kept] - prices.worth[s], asked.weight[s] * out.unmet[kept]
+        parts.append((out.use[kept].astype(np.int64), slack, objective, unmet))
+        columns += [out.columns[p, : out.size[p]].copy() for p in kept.tolist()]
+        begin.append(begin[-1] + len(kept))
+    use, slack, objective, unmet = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Plans(use, slack, objective, unmet, np.array(begin, np.int64)), columns, whole
+
+
+def tables_at(board: Board, prices: Prices) -> Floats:
+    """[S, GRID + 1]: what so many steps of each service are worth at least, where nothing may be left."""
+    services = len(prices.own)
+    found, none = np.empty((services, GRID + 1)), np.zeros(services)
+    ask, price = Ask(np.ones(services), none, none), np.append(prices.row, 0.0)
+    _tables(board.items, ask, price, prices.own, board.right, table(len(board)), found)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- compiled
+
+
+@compiled
+def _plans(
+    items: Items, ask: Ask, s: int, price: Floats, own: Floats, right: Ints, most: float, work: int,
+    paper: Table, beside: Table, out: Listed,
+) -> tuple[int, bool, int]:  # fmt: skip
+    wanted = want(ask, s)
+    _, rows = bound(items, s, price, own, right, wanted, np.inf, 0, paper)
+    return walk(items, s, rows, own, right, wanted, most, False, work, paper, beside, out)
+
+
+@compiled
+def _slacks(
+    items: Items,
+    ask: Ask,
+    price: Floats,
+    own: Floats,
+    right: Ints,
+    paper: Table,
+    slack: Floats,
+    worth: Floats,
+) -> None:
+    for s in range(len(worth)):
+        wanted = want(ask, s)
+        fill(items, s, price + own[s], wanted, paper)
+        whole = paper.open[0, wanted.need]
+        worth[s] = whole - float((own[s][:-1] * right).sum())
+        for j in range(items.begin[s], items.begin[s + 1]):
+            slack[j] = paper.red[j] + paper.open[0, max(0, wanted.need - items.step[j])] - whole
+
+
+@compiled
+def _tables(
+    items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, paper: Table, found: Floats
+) -> None:
+    for s in range(len(found)):
+        fill(items, s, price + own[s], want(ask, s), paper)
+        found[s] = np.maximum(0.0, paper.least[0] - float((own[s][:-1] * right).sum()))

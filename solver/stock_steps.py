@@ -1,0 +1,234 @@
+"""Programs of stock, step by step of the order (solver.md, "Stage 2"): from a million columns to one plan.
+
+A step gets prices from the relaxation over columns, better ones from the relaxation over plans
+(`solver.pricing`), and a choice among the plans that are cheap enough at these (`solver.rounds`). Demand that
+can be met takes one step, the cost. Otherwise the largest unmet share comes first (`solver.worst`), then
+their sum, then the cost of leaving no more.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from solver.board import Board, make_board
+from solver.choice import Decide
+from solver.column_lp import Promise, Relaxed, relax
+from solver.knapsacks import Ask
+from solver.partials import ROUNDING, solved_of, value_of
+from solver.pricing import Asked, Effort, Prices
+from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
+from solver.rounds import Goal, Reached, least_with, reach
+from solver.worst import least_worst
+
+GAP = 0.999e-3
+"""What an answer is proven within: of the cost as a share of it, of unmet shares as it is."""
+DEAR = 100.0
+"""Unmet demand, over the dearest way to meet it, where the relaxation shall avoid it."""
+SHARE = 1e-6
+"""Unmet shares of the relaxation below this are rounding."""
+FEW, NODES = 500, 50
+"""Columns for the integer program where plans were too many, and nodes of its search: a work limit."""
+HINT = 0.2 * GAP
+"""What all stock costs while unmet shares are what counts: so that nothing is wasted on them."""
+
+
+class StockSteps:
+    """The steps over one board.
+
+    Attributes:
+        better: is told of the plan at hand as soon as there is one, and after each step.
+    """
+
+    def __init__(
+        self, program: Program, finish: Finish, decide: Decide, clock: Callable[[], float] | None
+    ) -> None:
+        self.program, self.finish, self.decide = program, finish, decide
+        self.better: Better | None = None
+        self.seconds: dict[str, float] = {}
+        self._clock, self._last = clock, clock() if clock else 0.0
+        self.board = make_board(program)
+        self.mark("columns")
+        self.services, self.rows = len(program.services), len(program.rows.right)
+        self.plans = self.steps = 0
+        self._relaxed: Relaxed | None = None
+
+    def mark(self, part: str) -> None:
+        """The time since the last mark went into this."""
+        if self._clock:
+            now = self._clock()
+            self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
+            self._last = now
+
+    # -------------------------------------------------------------------------------------- demand is met
+
+    def met(self) -> Solved | None:
+        """At least cost, or None if no plan was found that meets all demand."""
+        if (np.diff(self.board.items.begin) == 0).any():
+            return None
+        every, none = np.ones(self.services), np.zeros(self.services)
+        columns = self.board.columns
+        relaxed = relax(columns, columns.costs(), np.full(self.services, DEAR * self._dearest()), every)
+        self.mark("relaxation")
+        if relaxed.unmet.sum() > SHARE:
+            return None
+        self._relaxed = relaxed
+        asked = Asked(Ask(every, none, none), self.program.weight)
+        found = self._reach(self.board, asked, Goal(relative=GAP), self._prices(relaxed.row_price), None)
+        found = self._over_columns(asked, found, Ends(0.0, 0.0), relaxed)
+        if found.plan is None:
+            return None
+        return self._solved(found.plan, [("cost", self._partial(found, "cost"))])
+
+    # ----------------------------------------------------------------------------------- demand is not met
+
+    def short(self) -> Solved:
+        """As little unmet as can be, in the program's order of steps."""
+        spare, plan = np.ones(self.services), np.zeros(0, np.int64)
+        steps: list[tuple[Step, Partial]] = []
+        if "worst" in self.program.steps:
+            columns, free = self.board.columns, np.zeros(len(self.board.columns))
+            promise = Promise(worst=True)
+            relaxed = relax(columns, free, np.zeros(self.services), spare, priced=False, promise=promise)
+            self.mark("relaxation")
+            worst = least_worst(self.board, self.program.weight, GAP, relaxed, self.decide)
+            self.mark("worst share")
+            plan = worst.plan
+            if self._value(plan, "worst") - worst.bound > GAP:
+                plan = self._worst_over_columns(plan, relaxed)
+            steps.append(("worst", self._proved(plan, "worst", worst.bound)))
+            self._tell(plan, steps)
+            spare = np.minimum(1.0, (steps[-1][1].value + ROUNDING) / self.program.weight)
+        plan, bound = self._least_total(spare, plan)
+        steps.append(("total", self._proved(plan, "total", bound)))
+        self._tell(plan, steps)
+        return self._cheapest(spare, plan, steps)
+
+    def _least_total(self, spare: Floats, plan: Ints) -> tuple[Ints, float]:
+        """The least sum of unmet shares: a plan, and what no sum is below.
+
+        Columns cost next to nothing, and all stock `HINT`: that much a bound may be too high.
+        """
+        weight, free = self.program.weight, np.zeros(len(self.board.columns))
+        relaxed = relax(self.board.columns, free, weight, spare, priced=False)
+        self.mark("relaxation")
+        scale = HINT / max(1.0, self._all_stock())
+        items = self.board.items
+        hinted = replace(self.board, items=items._replace(cost=items.cost * scale))
+        asked = Asked(Ask(np.ones(self.services), spare, weight), weight, scale=1.0)
+        start = self._prices(relaxed.row_price)
+        value = self._value(plan, "total") + scale * self._value(plan, "cost")
+        found = Reached(plan, value, -np.inf, start)
+        found = self._reach(hinted, asked, Goal(absolute=GAP - HINT), start, found)
+        assert found.plan is not None  # noqa: S101  there was one
+        return found.plan, found.bound - HINT
+
+    def _cheapest(self, spare: Floats, plan: Ints, steps: list[tuple[Step, Partial]]) -> Solved:
+        """The last step: least cost of leaving no more unmet."""
+        total, weight, columns = steps[-1][1].value, self.program.weight, self.board.columns
+        dear = self._dearest()
+        self._relaxed = relax(columns, columns.costs(), dear * weight, spare)
+        asked = Asked(Ask(np.ones(self.services), spare, np.zeros(self.services)), weight, total + ROUNDING)
+        start = replace(self._prices(self._relaxed.row_price), total=dear)
+        value = self._value(plan, "cost")
+        self.mark("relaxation")
+        found = self._reach(
+            self.board, asked, Goal(relative=GAP), start, Reached(plan, value, -np.inf, start)
+        )
+        steps.append(("cost", self._partial(found, "cost")))
+        return self._solved(found.plan, steps)
+
+    # ---------------------------------------------------------------------------------------------- parts
+
+    def _prices(self, row: Floats) -> Prices:
+        return Prices(row, 0.0, np.zeros((self.services, self.rows + 1)))
+
+    def _dearest(self) -> float:
+        """USD per hour that meeting a whole need costs, by the dearest of each service's best columns."""
+        items = self.board.items
+        each = items.cost / items.cover
+        least = [float(each[a:b].min()) for a, b in zip(items.begin, items.begin[1:], strict=False) if b > a]
+        return 1.0 + max(least, default=0.0)
+
+    def _all_stock(self) -> float:
+        """USD per hour of all nodes, newly started."""
+        dearest = np.zeros(self.rows)
+        for block in self.program.blocks:
+            for draw in block.draws:
+                usd = float(block.price[draw.configuration] + block.start[draw.configuration])
+                dearest[draw.row] = max(dearest[draw.row], usd)
+        extra = self.board.columns.own
+        return float(dearest @ self.board.right) + float(extra.max(initial=0.0)) * float(
+            self.board.right.sum()
+        )
+
+    def _over_columns(self, asked: Asked, found: Reached, ends: Ends, relaxed: Relaxed) -> Reached:
+        """Where plans were too many to list: the integer program over the columns of least slack, and those
+        of the relaxation."""
+        target = Goal(relative=GAP).target(found.value)
+        if found.bound >= target:
+            return found
+        if found.plan is not None:
+            self._tell(found.plan, [("cost", self._partial(found, "cost"))])
+        least = least_with(self.board, asked, found.prices)
+        few = np.union1d(self.board.at[np.argsort(least, kind="stable")[:FEW]], relaxed.columns)
+        columns = self.board.columns
+        picked = pick(self.program, columns.block[few], columns.row[few])
+        better = self.finish(self.program, picked, "cost", ends, target, node_limit=NODES)
+        self.mark("integer program over columns")
+        if better is None or not better.value < found.value:
+            return found
+        return replace(found, plan=np.repeat(few, better.counts), value=better.value)
+
+    def _worst_over_columns(self, plan: Ints, relaxed: Relaxed) -> Ints:
+        """Where no plan that leaves little was found: the integer program over the columns next to the
+        relaxation, or the plan at hand if that leaves less."""
+        columns = self.board.columns
+        red = columns.drawn(relaxed.row_price) - relaxed.service_price[columns.service] * columns.cover
+        few = np.lexsort((columns.costs(), np.maximum(0.0, np.round(red, 9))))[:FEW]
+        few = np.union1d(few, relaxed.columns)
+        picked = pick(self.program, columns.block[few], columns.row[few])
+        better = self.finish(self.program, picked, "worst", Ends(), np.inf, node_limit=NODES)
+        self.mark("integer program over columns")
+        if better is None or not better.value < self._value(plan, "worst"):
+            return plan
+        return np.repeat(few, better.counts)
+
+    def _reach(self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None) -> Reached:
+        reached = reach(board, asked, goal, start, found, self.decide, Effort(), self.mark)
+        self.plans, self.steps = reached.plans, self.steps + reached.steps
+        return reached
+
+    def _tell(self, plan: Ints, steps: list[tuple[Step, Partial]]) -> None:
+        if self.better:
+            self.better(self._solved(plan, steps))
+
+    def _counts(self, plan: Ints | None) -> tuple[Picked, Ints]:
+        """A plan's columns and how many instances of each."""
+        columns = self.board.columns
+        used, counts = np.unique(np.zeros(0, np.int64) if plan is None else plan, return_counts=True)
+        return pick(self.program, columns.block[used], columns.row[used]), counts
+
+    def _value(self, plan: Ints | None, step: Step) -> float:
+        picked, counts = self._counts(plan)
+        return value_of(self.program, picked, counts, np.zeros(0), step)
+
+    def _partial(self, found: Reached, step: Step) -> Partial:
+        return self._proved(found.plan, step, found.bound)
+
+    def _proved(self, plan: Ints | None, step: Step, bound: float) -> Partial:
+        _, counts = self._counts(plan)
+        value = self._value(plan, step)
+        return Partial(counts, np.zeros(0), value, float(max(0.0, min(bound, value))))
+
+    def _solved(self, plan: Ints | None, steps: list[tuple[Step, Partial]]) -> Solved:
+        """Later steps may have bettered what earlier ones reached; where all demand is met, only the cost was
+        a question."""
+        reached = [(step, self._proved(plan, step, found.bound)) for step, found in steps]
+        if len(steps) > 1 and self._value(plan, "total") == 0.0:
+            reached = reached[-1:]
+        solved = solved_of(self.program, self._counts(plan)[0], reached)
+        solved = replace(solved, survivors=self.plans, iterations=self.steps)
+        if self._relaxed is None:
+            return solved
+        return replace(solved, row_price=self._relaxed.row_price, service_price=self._relaxed.service_price)
