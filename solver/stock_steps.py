@@ -75,6 +75,8 @@ class StockSteps:
         self._relaxed = relaxed
         asked = Asked(Ask(every, none, none), self.program.weight)
         found = self._reach(self.board, asked, Goal(relative=GAP), self._prices(relaxed.row_price), None)
+        if found.plan is not None:
+            self._tell(found.plan, [("cost", self._partial(found, "cost"))])
         found = self._over_columns(asked, found, Ends(0.0, 0.0), relaxed)
         if found.plan is None:
             return None
@@ -168,8 +170,6 @@ class StockSteps:
         target = Goal(relative=GAP).target(found.value)
         if found.bound >= target:
             return found
-        if found.plan is not None:
-            self._tell(found.plan, [("cost", self._partial(found, "cost"))])
         least = least_with(self.board, asked, found.prices)
         few = np.union1d(self.board.at[np.argsort(least, kind="stable")[:FEW]], relaxed.columns)
         columns = self.board.columns
