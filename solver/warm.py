@@ -12,6 +12,8 @@ from schemas.catalog import Runtime, load_catalog
 from schemas.performance import load_efficiencies
 from solver.allocation import decide, finish
 from solver.bounds import solve
+from solver.choice import Plans
+from solver.cuts import tighten
 from solver.kept import ServiceInputs
 from solver.program import Block, Draw, Family, Program, Rows, Special, Term
 from solver.roofline import Roofline
@@ -31,6 +33,7 @@ def warm() -> None:
         sweep([ServiceInputs(roofline, runtime)], [node], n_max=2, rho=12)
     for program in _allocations():
         solve(program, finish, decide)
+    _cut()
 
 
 def _allocations() -> tuple[Program, ...]:
@@ -61,6 +64,13 @@ def _allocations() -> tuple[Program, ...]:
         rows=Rows(("node", "instances"), np.array([9.0, 9.0])),
     )
     return ample, short, coupled
+
+
+def _cut() -> None:
+    """Three services whose plans want, two by two, the same node: small allocations need no cuts."""
+    use = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 1], [0, 0, 0]])
+    objective, slack, begin = np.array([1.0, 2.0] * 3), np.array([0.0, 1.0] * 3), np.array([0, 2, 4, 6])
+    tighten(Plans(use, slack, objective, np.zeros(6), begin), np.ones(3, np.int64), np.inf, 10.0)
 
 
 if __name__ == "__main__":
