@@ -27,6 +27,8 @@ TAKING = 10
 """What taking a column is worth in columns that are but looked at."""
 CROWD = 300
 """Columns that may follow the first one of a plan, from which on it is worth a table of its own."""
+PAIRS = 60_000_000
+"""Pairs of plans that are compared at most."""
 SHORTER, REACH, LEAST = 0.6, 0.02, 1e-3
 """What a step is shortened by that did not help; how far one aims above the best bound where no plan is
 known, and how far at least, as shares of it."""
@@ -322,11 +324,14 @@ def _note(
 
 
 @compiled
-def needed(out: Listed, order: Ints, keep: Flags) -> None:
-    """Mark the plans that no other one makes needless; `order` by rising worth."""
-    kept, count = np.empty(len(order), np.int64), 0
+def needed(out: Listed, order: Ints, keep: Flags) -> bool:
+    """Mark the plans that no other one makes needless; `order` by rising worth. Whether the work limit let it
+    look at all."""
+    kept, count, work = np.empty(len(order), np.int64), 0, PAIRS
     for p in order:
-        needless = False
+        needless, work = False, work - count
+        if work < 0:
+            return False
         for k in range(count):
             if _no_more(out, kept[k], p):
                 needless = True
@@ -334,6 +339,7 @@ def needed(out: Listed, order: Ints, keep: Flags) -> None:
         if not needless:
             keep[p], kept[count] = True, p
             count += 1
+    return True
 
 
 @compiled

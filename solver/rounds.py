@@ -278,10 +278,9 @@ def plans_within(
             board.items, ask, s, price, prices.own[s].copy(), board.right, most, pricing.effort.lists,
             pricing.paper, pricing.beside, out,
         )  # fmt: skip
-        whole = whole and all_
         order = np.argsort(out.worth[:count], kind="stable")
         keep = np.zeros(count, np.bool_)
-        needed(out, order, keep)
+        whole = needed(out, order, keep) and whole and all_
         kept = order[keep[order]]
         objective = out.cost[kept] + asked.ask.dear[s] * out.unmet[kept]
         slack, unmet = out.worth[kept] - prices.worth[s], asked.weight[s] * out.unmet[kept]
