@@ -98,6 +98,10 @@ class Prices:
         """What the stock takes from the services' worth."""
         return float(self.row @ right) + (self.total * total if self.total > 0 else 0.0)
 
+    def net(self, worth: Floats, right: Ints, total: float) -> float:
+        """The bound that so much worth of the services ([S]) gives."""
+        return float(worth.sum()) - self.base(right, total)
+
 
 def free_prices(services: int, rows: int) -> Prices:
     """Everything is free."""
@@ -187,7 +191,7 @@ class Pricing:
             found, self.effort.prices,
         )  # fmt: skip
         self.pool.add(self._out, found)
-        bound_ = float(worth.sum()) - prices.base(self.board.right, self.asked.total)
+        bound_ = prices.net(worth, self.board.right, self.asked.total)
         return Prices(prices.row, prices.total, own, bound_, worth, exact)
 
     def climb(self, start: Prices) -> Prices:

@@ -90,7 +90,7 @@ def reach(
     near, prices, worth, slack = _climbed(board, asked, start, effort)
     mark("prices")
     best = replace(found or Reached(None, np.inf, -np.inf, start), steps=prices.steps)
-    above = slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+    above = slack + prices.net(worth, board.right, asked.total)
     edge = prices.bound + NEARER * max(abs(prices.bound), asked.scale)
     for again in range(CHECKS):
         prices = _with(board, prices, worth, np.where(~near & (above < edge), slack, np.inf), asked)
@@ -113,7 +113,7 @@ def _climbed(
     """Prices climbed to over near columns, until the others take next to nothing from the bound; which these
     are, and what `slacks` says of all at the prices."""
     worth, slack = slacks(board, asked, start)
-    base, near = float(worth.sum()) - start.base(board.right, asked.total), np.ones(len(board), np.bool_)
+    base, near = start.net(worth, board.right, asked.total), np.ones(len(board), np.bool_)
     if len(board) > SMALL and np.isfinite(base):
         few = float(np.partition(slack, SMALL)[SMALL])
         near = slack <= max(NEAR * max(abs(base), asked.scale), few)
@@ -124,7 +124,7 @@ def _climbed(
         over = _with(board, prices, worth, np.where(near, np.inf, slack), asked)
         if near.all() or prices.bound - over.bound <= CLOSE * abs(prices.bound):
             break
-        above = slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+        above = slack + prices.net(worth, board.right, asked.total)
         near |= above < over.bound + NEARER * max(abs(over.bound), asked.scale)
         near |= at == CLIMBS - 2 or not np.isfinite(prices.bound)
         start = prices if base < over.bound < np.inf else start
@@ -137,15 +137,13 @@ def _with(board: Board, prices: Prices, worth: Floats, slack: Floats, asked: Ask
     least, service = np.full(services, np.inf), np.repeat(np.arange(services), np.diff(board.items.begin))
     np.minimum.at(least, service, worth[service] + slack)
     least = np.minimum(prices.worth, least)
-    return replace(
-        prices, worth=least, bound=float(least.sum()) - prices.base(board.right, asked.total), steps=0
-    )
+    return replace(prices, worth=least, bound=prices.net(least, board.right, asked.total), steps=0)
 
 
 def least_with(board: Board, asked: Asked, prices: Prices) -> Floats:
     """What no choice with a column is below, for each, by the tables at these prices."""
     worth, slack = slacks(board, asked, prices)
-    return slack + (float(worth.sum()) - prices.base(board.right, asked.total))
+    return slack + prices.net(worth, board.right, asked.total)
 
 
 def slacks(board: Board, asked: Asked, prices: Prices) -> tuple[Floats, Floats]:
