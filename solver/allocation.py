@@ -24,20 +24,8 @@ from solver.choice import Chosen, Plans
 from solver.columns import ProblemError, make_question
 from solver.keeping import kept_plan
 from solver.partials import ROUNDING, nothing, solved_of, value_of
-from solver.program import (
-    Better,
-    Ends,
-    Finish,
-    Floats,
-    Ints,
-    Partial,
-    Picked,
-    Program,
-    Proof,
-    Solved,
-    Step,
-    pick_all,
-)
+from solver.picking import pick_all
+from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step
 from solver.telling import Telling
 
 __all__ = ["NoAnswerError", "ProblemError", "build_model", "finish", "solve", "solve_whole"]

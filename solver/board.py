@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.compiled import compiled
 from solver.existing import Existing, existing
 from solver.knapsacks import GRID, Flags, Items, Shorts
-from solver.program import FREE, Block, Floats, Ints, Program
+from solver.program import FREE, Block, Bytes, Floats, Ints, Program
 
 
 def packs(program: Program) -> bool:
@@ -79,10 +80,12 @@ def make_board(program: Program) -> Board:
     at, cost, most, begin, counts = _by_service(columns, cost, most, once)
     right = np.floor(program.rows.right + 1e-9).astype(np.int64)
     rows = np.array([_rows(block, len(right)) for block in program.blocks])
+    use = np.empty((len(at), columns.nodes.shape[1]), np.int16)
+    _rows_of_nodes(rows, columns.block, columns.nodes, at, use)
     cover = columns.cover[at]
     items = Items(
         cost=cost,
-        use=rows[columns.block[at][:, None], columns.nodes[at]],
+        use=use,
         step=np.clip(np.ceil(cover * GRID - 1e-9), 1, GRID).astype(np.int64),
         cover=cover,
         most=most,
@@ -145,3 +148,12 @@ def _rows(block: Block, none: int) -> Shorts:
     for draw in block.draws:
         rows[draw.configuration + 1] = draw.row
     return rows
+
+
+@compiled
+def _rows_of_nodes(rows: Shorts, block: Ints, nodes: Bytes, at: Ints, use: Shorts) -> None:
+    """[m, w]: the row of each node of these columns, by block and configuration."""
+    for k in range(len(at)):
+        here = rows[block[at[k]]]
+        for node in range(nodes.shape[1]):
+            use[k, node] = here[nodes[at[k], node]]

@@ -32,8 +32,9 @@ from solver.choice import Decide
 from solver.column_lp import Promise, relax
 from solver.fewest import CLOSE, Budget, fewest
 from solver.knapsacks import EVEN, Ask
+from solver.picking import pick
 from solver.pricing import Asked, Effort, Prices
-from solver.program import Ends, Finish, Ints, Partial, Program, Rows, Solved, Step, Term, pick
+from solver.program import Ends, Finish, Ints, Partial, Program, Rows, Solved, Step, Term
 from solver.rounds import FIRST, Goal, Reached, least_with
 from solver.stock_steps import GAP, StockSteps
 

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
+from solver.compiled import compiled
 from solver.existing import Existing
-from solver.program import FREE, Floats, Ints, Picked, Program, pick
+from solver.knapsacks import Flags
+from solver.picking import pick
+from solver.program import FREE, Floats, Ints, Picked, Program
 from solver.quiet_highs import quiet
 
 EACH = 10
@@ -69,33 +71,55 @@ def relax(
         promise: what else unmet shares are to keep to.
     """
     lp = Lp(columns.program, dear, spare, priced, promise or Promise())
-    score = cost / columns.cover
-    entered = np.zeros(len(columns), np.bool_)
-    whole = False
+    entered, score, whole = np.zeros(len(columns), np.bool_), cost / columns.cover, False
     for _ in range(ROUNDS):
-        new = _best(columns, score, entered)
+        new = _least(score, columns.start, np.empty(EACH * len(columns.start), np.int64))
         if not len(new):
             whole = True
             break
         entered[new] = True
         lp.add(pick(columns.program, columns.block[new], columns.row[new]), cost[new])
         lp.solve()
-        reduced = cost + columns.drawn(lp.row_price) - lp.service_price[columns.service] * columns.cover
-        score = np.where(reduced < -WORTH * (1 + np.abs(cost)), reduced, np.inf)
+        _reduced(
+            cost,
+            columns.drawn(lp.row_price),
+            columns.cover,
+            columns.service,
+            lp.service_price,
+            entered,
+            score,
+        )
     return Relaxed(lp.value, lp.row_price, lp.service_price, lp.unmet, np.flatnonzero(entered), whole)
 
 
-def _best(columns: Existing, score: Floats, entered: NDArray[np.bool_]) -> Ints:
-    """The best few of each block that have not entered."""
-    found = []
-    for low, high in zip(columns.start[:-1].tolist(), columns.start[1:].tolist(), strict=True):
-        if high > low:
-            part = score[low:high]
-            few = min(EACH, high - low)
-            at = np.argpartition(part, few - 1)[:few]
-            found.append(low + at[np.isfinite(part[at])])
-    new = np.concatenate(found) if found else np.zeros(0, np.int64)
-    return np.sort(new[~entered[new]])
+@compiled
+def _reduced(
+    cost: Floats, drawn: Floats, cover: Floats, service: Ints, price: Floats, entered: Flags, score: Floats
+) -> None:
+    """Reduced costs of columns that would lower the value; infinite for others."""
+    for j in range(len(cost)):
+        reduced = cost[j] + drawn[j] - price[service[j]] * cover[j]
+        enters = reduced < -WORTH * (1 + abs(cost[j])) and not entered[j]
+        score[j] = reduced if enters else np.inf
+
+
+@compiled
+def _least(score: Floats, start: Ints, found: Ints) -> Ints:
+    """The best few columns of each block, by score and then in their order."""
+    end = 0
+    for block in range(len(start) - 1):
+        low = end
+        for j in range(start[block], start[block + 1]):
+            full = end - low == EACH
+            if score[j] == np.inf or (full and score[j] >= score[found[end - 1]]):
+                continue
+            at = end - 1 if full else end
+            end = at + 1
+            while at > low and score[j] < score[found[at - 1]]:
+                found[at] = found[at - 1]
+                at -= 1
+            found[at] = j
+    return np.sort(found[:end])
 
 
 class Lp:

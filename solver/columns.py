@@ -16,8 +16,9 @@ from schemas.problems import Breach, Pool, Problem, Stock
 from solver.asked import Asked, ProblemError, Runs, asked_of, check, check_reach, running_of
 from solver.candidates import Rated, Templates
 from solver.coupling import Draft, Missing, define_policies, replicas_of
+from solver.picking import pick
 from solver.places import Place, Room, places_of
-from solver.program import FREE, Block, Draw, Family, Floats, Program, Special, Term, pick
+from solver.program import FREE, Block, Draw, Family, Floats, Program, Special, Term
 from solver.shelves import Shelves, shelves_of
 from solver.sites import Site, offered_sites, paired, served_sites, tries
 from solver.slices import usd_of_slices

@@ -16,7 +16,8 @@ from solver.column_lp import Promise, Relaxed, relax
 from solver.dominance import undominated
 from solver.existing import existing
 from solver.partials import ROUNDING, solved_of
-from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
+from solver.picking import pick
+from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step
 
 WHOLE = 2000
 """Columns that go into one integer program at once."""

@@ -6,12 +6,14 @@ that the proof fails as soon as stock is short. What is left of a million column
 with ample stock and a few thousand with little, so it is worth copying out: later passes are short.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from solver.compiled import compiled
-from solver.program import Block, Bytes, Floats, Ints, Program, room_of_rows
+from solver.picking import room_of_rows
+from solver.program import Block, Bytes, Floats, Ints, Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +65,7 @@ class Existing:
 def existing(program: Program) -> Existing:
     """Find them; a pass over all columns."""
     room = room_of_rows(program)
-    start, rows, nodes, cover, block_of, own = [0], [], [], [], [], []
+    start, rows, cover, own = [0], [], [], []
     for number, block in enumerate(program.blocks):
         family = program.families[block.family]
         found = np.empty(len(family), np.int64)
@@ -74,22 +76,20 @@ def existing(program: Program) -> Existing:
             kept = kept[(block.limit[kept] > 0) | np.isin(kept, special)]
         kept = kept[_within_shared_rows(program, block, kept, room)]
         rows.append(kept)
-        nodes.append(_padded(family.nodes[kept], _widest(program)))
         cover.append(family.cover[kept])
-        block_of.append(np.full(len(kept), number, np.int64))
         own.append(np.zeros(len(kept)) if block.surcharge is None else block.surcharge[kept])
         start.append(start[-1] + len(kept))
-    blocks = np.concatenate(block_of) if block_of else np.zeros(0, np.int64)
+    blocks = np.repeat(np.arange(len(program.blocks)), np.diff(start))
     services = np.array([program.families[b.family].service for b in program.blocks], np.int64)
     return Existing(
         program=program,
         start=np.array(start, np.int64),
-        row=np.concatenate(rows) if rows else np.zeros(0, np.int64),
-        nodes=np.concatenate(nodes) if nodes else np.zeros((0, 1), np.int8),
-        cover=np.concatenate(cover) if cover else np.zeros(0),
+        row=np.concatenate([np.zeros(0, np.int64), *rows]),
+        nodes=_nodes(program, rows),
+        cover=np.concatenate([np.zeros(0), *cover]),
         block=blocks,
         service=services[blocks],
-        own=np.concatenate(own) if own else np.zeros(0),
+        own=np.concatenate([np.zeros(0), *own]),
     )
 
 
@@ -123,15 +123,14 @@ def _within_shared_rows(
     return holds
 
 
-def _widest(program: Program) -> int:
-    return max(int(family.nodes.shape[1]) for family in program.families)
-
-
-def _padded(nodes: Bytes, wide: int) -> Bytes:
-    """Configurations plus one; 0 says no node."""
-    padded = np.zeros((len(nodes), wide), np.int8)
-    padded[:, : nodes.shape[1]] = nodes + 1
-    return padded
+def _nodes(program: Program, rows: Sequence[Ints]) -> Bytes:
+    """[m, most nodes]: of these rows of the blocks."""
+    wide = max((int(family.nodes.shape[1]) for family in program.families), default=1)
+    found, low = np.zeros((sum(map(len, rows)), wide), np.int8), 0
+    for block, kept in zip(program.blocks, rows, strict=True):
+        _copy_nodes(program.families[block.family].nodes, kept, found[low : low + len(kept)])
+        low += len(kept)
+    return found
 
 
 def _costs_per_node(program: Program) -> Floats:
@@ -177,6 +176,14 @@ def _fitting(nodes: Bytes, most: Ints, found: Ints) -> int:
             found[count] = row
             count += 1
     return count
+
+
+@compiled
+def _copy_nodes(nodes: Bytes, rows: Ints, found: Bytes) -> None:
+    """Configurations plus one."""
+    for k in range(len(rows)):
+        for at in range(nodes.shape[1]):
+            found[k, at] = nodes[rows[k], at] + 1
 
 
 @compiled

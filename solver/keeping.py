@@ -7,8 +7,9 @@ import numpy as np
 
 from solver.columns import Question
 from solver.partials import ROUNDING, solved_of, value_of
+from solver.picking import pick
 from solver.places import Room
-from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step, pick
+from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step
 
 SAME = 1e-6
 """Shares that differ by no more are alike."""

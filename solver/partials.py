@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from solver.program import Count, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step, pick
+from solver.picking import pick
+from solver.program import Count, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step
 
 ROUNDING = 1e-7
 """Shares below this are HiGHS's rounding: it keeps rows within 1e-6, and theirs are scaled to 1."""

@@ -70,7 +70,7 @@ class Effort:
 
     prices: int = 60_000_000
     """For cheapest plans."""
-    lists: int = 20_000_000
+    lists: int = 60_000_000
     """To list all that are cheap enough."""
 
 

@@ -15,7 +15,7 @@ pinned) is listed apart.
 What a row means is up to whoever builds the program (`Rows.name`). Unmet shares weigh `weight_s`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
@@ -46,13 +46,6 @@ class Family:
 
     def __len__(self) -> int:
         return len(self.cover)
-
-    def uses(self, rows: Ints, wide: int) -> Floats:
-        """[len(rows), wide]: nodes of each configuration that one instance takes."""
-        nodes = self.nodes[rows].astype(np.int64)
-        counts = np.zeros((len(rows), wide + 1))
-        np.add.at(counts, (np.arange(len(rows))[:, None], nodes), 1.0)
-        return counts[:, :wide]
 
 
 class Draw(NamedTuple):
@@ -283,96 +276,3 @@ class Solved:
 
 Better = Callable[[Solved], None]
 """Is told of a plan that a search has, while it goes on."""
-
-
-def pick(program: Program, block: Sequence[int] | Ints, row: Sequence[int] | Ints) -> Picked:
-    """Write some columns out, sorted, each once; columns that do not exist are left out."""
-    at = np.unique(np.stack([np.asarray(block, np.int64), np.asarray(row, np.int64)], axis=1), axis=0)
-    parts = [_pick_block(program, int(b), at[at[:, 0] == b, 1]) for b in np.unique(at[:, 0])]
-    return _joined(program, parts)
-
-
-def pick_all(program: Program) -> Picked:
-    """Every column, for references on small programs."""
-    sizes = [len(program.families[block.family]) for block in program.blocks]
-    parts = [_pick_block(program, b, np.arange(n)) for b, n in enumerate(sizes)]
-    return _joined(program, parts)
-
-
-def _pick_block(program: Program, number: int, rows: Ints) -> Picked:
-    """Columns of one block, with the specials among them."""
-    block, family = program.blocks[number], program.families[program.blocks[number].family]
-    special = {s.row: s for s in program.specials if s.block == number}
-    uses = family.uses(rows, len(block.price))
-    exists = ~uses[:, ~block.offered].any(axis=1)
-    if block.limit is not None:
-        exists &= (block.limit[rows] > 0) | np.isin(rows, [s.row for s in special.values()])
-    rows, uses = rows[exists], uses[exists]
-    cover = family.cover[rows]
-    price = uses @ block.price
-    priced = price if block.surcharge is None else price + block.surcharge[rows]
-    dense = np.zeros((len(rows), len(program.rows.right)))
-    for draw in block.draws:
-        dense[:, draw.row] += draw.amount * uses[:, draw.configuration]
-    for term in block.terms:
-        dense[:, term.row] += term.instance + term.cover * cover + term.usd * price
-    column, row = np.nonzero(dense)
-    own = np.full(len(rows), FREE) if block.limit is None else np.asarray(block.limit[rows], np.int64)
-    listed = [special.get(int(r)) for r in rows]
-    return Picked(
-        block=np.full(len(rows), number, np.int64),
-        row=rows,
-        service=np.full(len(rows), family.service, np.int64),
-        cover=cover,
-        price=priced,
-        start=uses @ block.start,
-        running=np.array([s.running if s else 0 for s in listed], np.int64),
-        least=np.array([s.least if s else 0 for s in listed], np.int64),
-        limit=np.array([s.limit if s else o for s, o in zip(listed, own, strict=True)], np.int64),
-        term_column=column.astype(np.int64),
-        term_row=row.astype(np.int64),
-        term_amount=dense[column, row],
-    )
-
-
-def _joined(program: Program, parts: Sequence[Picked]) -> Picked:
-    """Parts one after the other, with the limits that rows set."""
-    if not parts:
-        parts = [_pick_block(program, 0, np.zeros(0, np.int64))] if program.blocks else [_nothing()]
-    shift = np.cumsum([0, *map(len, parts)])
-    joined = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in Picked.__dataclass_fields__
-        if name != "term_column"
-    }
-    column = np.concatenate([part.term_column + at for part, at in zip(parts, shift, strict=False)])
-    limit = np.minimum(joined["limit"], _room(program, column, joined, int(shift[-1])))
-    return Picked(**{**joined, "limit": np.maximum(limit, joined["least"])}, term_column=column)
-
-
-def _room(program: Program, column: Ints, joined: dict[str, NDArray[np.generic]], size: int) -> Ints:
-    """[m]: instances of each column that every row would hold, were they alone."""
-    room = np.full(size, FREE, np.int64)
-    amount, row = np.asarray(joined["term_amount"], np.float64), np.asarray(joined["term_row"], np.int64)
-    left = room_of_rows(program)[row]
-    counts = (amount > 0) & np.isfinite(left)
-    fits = np.floor(np.maximum(left[counts], 0.0) / amount[counts] + 1e-9)
-    np.minimum.at(room, column[counts], np.minimum(fits, FREE).astype(np.int64))
-    return room
-
-
-def room_of_rows(program: Program) -> Floats:
-    """[R]: the most that columns may draw on a row, infinite where some may also give to it."""
-    gives = {d.row for block in program.blocks for d in block.draws if d.amount < 0}
-    gives |= {t.row for b in program.blocks for t in b.terms if min(t.instance, t.cover, t.usd) < 0}
-    room = program.rows.right.astype(np.float64)
-    extras = program.extras
-    for k, row, amount in extras.draws:
-        room[row] -= min(amount * extras.low[k], amount * extras.high[k])
-    room[sorted(gives)] = np.inf
-    return room
-
-
-def _nothing() -> Picked:
-    none, real = np.zeros(0, np.int64), np.zeros(0)
-    return Picked(none, none, none, real, real, real, none, none, none, none, none, real)

@@ -16,8 +16,9 @@ from solver.choice import Decide
 from solver.column_lp import Promise, Relaxed, relax
 from solver.knapsacks import Ask
 from solver.partials import ROUNDING, solved_of, value_of
+from solver.picking import pick
 from solver.pricing import Asked, Effort, Prices
-from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step, pick
+from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step
 from solver.rounds import Goal, Reached, least_with, reach
 from solver.worst import least_worst
 

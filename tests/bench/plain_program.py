@@ -20,7 +20,8 @@ from schemas.problems import Problem
 from solver.columns import make_question
 from solver.figures import Figures
 from solver.library_file import load_library
-from solver.program import FREE, Picked, Program, pick_all
+from solver.picking import pick_all
+from solver.program import FREE, Picked, Program
 
 UNMET_USD = 10_000.0
 """Per hour, of a whole demand."""

@@ -16,8 +16,9 @@ from solver.bounds import GAP, solve
 from solver.column_lp import relax
 from solver.existing import existing
 from solver.knapsacks import Ask
+from solver.picking import pick_all
 from solver.pricing import Asked, Effort, Prices, Pricing, free_prices
-from solver.program import Ints, Program, Special, Term, pick_all
+from solver.program import Ints, Program, Special, Term
 from tests.solver.programs import paper_program, random_program
 
 SEEDS = range(16)

@@ -22,7 +22,8 @@ from solver.columns import make_question
 from solver.coupled import GAP, solve_coupled
 from solver.dominance import undominated
 from solver.existing import existing
-from solver.program import Ends, Partial, Picked, Program, Step, pick, pick_all
+from solver.picking import pick, pick_all
+from solver.program import Ends, Partial, Picked, Program, Step
 from solver.verify import verify
 from tests.solver.conftest import WEST, MadeUp, Toolbox
 

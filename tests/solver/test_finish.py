@@ -8,7 +8,8 @@ import pytest
 
 from solver.allocation import finish, solve_whole
 from solver.columns import make_question
-from solver.program import Ends, Program, pick, pick_all
+from solver.picking import pick, pick_all
+from solver.program import Ends, Program
 
 
 @pytest.fixture
