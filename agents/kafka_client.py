@@ -6,7 +6,7 @@ The clients themselves say only that no broker could be reached; the cause goes 
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,7 +23,8 @@ from schemas.settings import KafkaSettings
 
 ASK_MS = 5_000
 """How long each broker is given when asked what is wrong."""
-CLOSING_S = 2.0
+CLOSING_S = 10.0
+"""How long a broker may take over TLS's good-bye; one that refused delays it."""
 
 
 class Unreachable(KafkaConnectionError):  # type: ignore[misc]  # aiokafka's errors are untyped
@@ -101,7 +102,7 @@ async def why_not(kafka: KafkaSettings) -> str:
     """What the first broker of `bootstrap_servers` that answers at all has against us; one line."""
     for address in (server.strip() for server in kafka.bootstrap_servers.split(",")):
         try:
-            await _ask(kafka, address)
+            await ask(address, security_args(kafka), ASK_MS)
         except (KafkaError, OSError, TimeoutError) as error:
             if (told := _cause(kafka, address, error)) is not None:
                 return told
@@ -110,22 +111,37 @@ async def why_not(kafka: KafkaSettings) -> str:
     return f"kafka.bootstrap_servers: no broker answers at {kafka.bootstrap_servers}"
 
 
-async def _ask(kafka: KafkaSettings, address: str) -> None:
+async def ask(address: str, security: Mapping[str, Any], timeout_ms: int) -> int:
+    """How many brokers this one knows of; the connection has ended when it is told.
+
+    Not by `AIOKafkaClient.bootstrap`: it closes its connection, refused or not, and nobody can wait for that.
+    TLS says good-bye first, and a loop that ends before the broker's answer leaves its socket to the garbage
+    collector.
+
+    Args:
+        security: the connection's arguments for it (`security_args`).
+        timeout_ms: how long connecting and each answer may take.
+
+    Raises:
+        KafkaError, OSError: the broker refused, or did not answer.
+    """
     host, _, port = address.rpartition(":")
-    args = security_args(kafka)
-    connection = AIOKafkaConnection(host.strip("[]"), int(port), request_timeout_ms=ASK_MS, **args)
+    connected = asyncio.Event()
+    connection = AIOKafkaConnection(
+        host.strip("[]"),
+        int(port),
+        request_timeout_ms=timeout_ms,
+        on_close=lambda *_: connected.set(),  # it is told of the end of what was a connection only
+        **security,
+    )
     try:
         await connection.connect()
-        await connection.send(MetadataRequest([]))  # where SASL is wanted, the first that is refused
-    except KafkaError:  # of a broker; an OSError means that there is no connection
-        await _close(connection)
-        raise
-    await _close(connection)
-
-
-async def _close(connection: AIOKafkaConnection) -> None:
-    """TLS says good-bye, which a broker that refused delays; a loop that ends first leaves a socket open."""
-    await asyncio.wait({connection.close()}, timeout=CLOSING_S)
+        told = await connection.send(MetadataRequest([]))  # where SASL is wanted, the first that is refused
+        return len(told.brokers)
+    finally:
+        closed = connection.close()
+        if connected.is_set():
+            await asyncio.wait({closed}, timeout=CLOSING_S)
 
 
 def _cause(kafka: KafkaSettings, address: str, error: Exception) -> str | None:

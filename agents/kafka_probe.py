@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
+
+from agents.kafka_client import ask
 
 log = logging.getLogger(__name__)
 
@@ -81,14 +82,19 @@ def _accepts(address: str, timeout_s: float) -> bool:
 
 
 async def _metadata(bootstrap: str, timeout_s: float, security: Mapping[str, Any]) -> bool:
-    timeout_ms = int(timeout_s * 1000)
-    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=timeout_ms, **security)
     try:
-        await asyncio.wait_for(client.bootstrap(), timeout_s)
-        # A broker that the controller has not let in yet is missing from its own answer.
-        return bool(client.cluster.brokers())
-    except (KafkaError, OSError, TimeoutError) as error:
-        log.debug("no answer from %s: %s", bootstrap, error)
+        async with asyncio.timeout(timeout_s):
+            return await _first_told(bootstrap, int(timeout_s * 1000), security)
+    except TimeoutError:
         return False
-    finally:
-        await client.close()
+
+
+async def _first_told(bootstrap: str, timeout_ms: int, security: Mapping[str, Any]) -> bool:
+    """Whether the first of these brokers that answers knows of any."""
+    for address in bootstrap.split(","):
+        try:
+            # A broker that the controller has not let in yet is missing from its own answer.
+            return await ask(address.strip(), security, timeout_ms) > 0
+        except (KafkaError, OSError, ValueError) as error:  # a TimeoutError is an OSError
+            log.debug("no answer from %s: %s", address, error)
+    return False

@@ -4,8 +4,10 @@ On a real broker, with real certificates. What a part does otherwise is tested o
 """
 
 import asyncio
+import gc
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,8 @@ from pydantic import SecretStr
 from agents.admin import create_topics
 from agents.broker import BrokerUnavailable, LocalBroker, start_broker
 from agents.bus import Bus, read_to_end
-from agents.kafka_client import Unreachable, why_not
+from agents.kafka_client import Unreachable, security_args, why_not
+from agents.kafka_probe import answers
 from schemas import codec, topics
 from schemas.base import Frozen
 from schemas.events import Leading, LineageStarted, NodeReported
@@ -174,6 +177,21 @@ def test_a_broker_that_is_given_is_asked_as_its_settings_say(secured: LocalBroke
         start_broker(wrong.bootstrap_servers, kafka=wrong),
     ):
         pytest.fail("it was let in")
+
+
+@pytest.mark.parametrize("kind", [CERTIFICATE, SCRAM, "password", "mechanism"])
+def test_asking_leaves_no_socket_open(secured: LocalBroker, keys: Keys, kind: str) -> None:
+    """TLS says good-bye, and the loop must not end before the broker's answer: what it leaves open is
+    garbage, whose warning fails the test that is running when it is collected."""
+    let_in = kind not in WRONG
+    kafka = access(secured, keys, kind) if let_in else spoilt(secured, keys, kind)
+    gc.collect()  # what is not ours
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            assert answers(kafka.bootstrap_servers, security=security_args(kafka)) is let_in
+        gc.collect()
+    assert [str(warning.message) for warning in told] == []
 
 
 async def test_a_file_that_is_empty_is_named(secured: LocalBroker, keys: Keys, tmp_path: Path) -> None:
