@@ -17,9 +17,10 @@ import numpy as np
 from solver.board import Board
 from solver.choice import Decide, Limits, Plans, choose
 from solver.knapsacks import EVEN
+from solver.listing import plans_within
 from solver.pricing import Asked, Effort, Prices, Pricing
 from solver.program import Ints
-from solver.rounds import contested, least_with, plans_within
+from solver.rounds import least_with
 
 CLOSE = 1e-4
 """Choices whose sums differ by less are the same."""
@@ -70,15 +71,15 @@ def fewest(
     if prices.total < budget.price:
         prices = pricing.look(replace(prices, total=budget.price))
     room = max(0.0, budget.usd - prices.bound)
-    plans, columns, whole = plans_within(pricing, prices, room)
+    near = plans_within(pricing, prices, room)
     mark("plans")
+    plans, bound = near.plans, asked.total - room / prices.total
     swapped = plans._replace(slack=plans.slack / prices.total, objective=plans.unmet, unmet=plans.objective)
-    bound = asked.total - room / prices.total
-    chosen, proven = _choice(swapped, pricing.board.right, bound, asked.total, budget.usd, decide, mark)
+    chosen, proven = _choice(swapped, near.right, bound, asked.total, budget.usd, decide, mark)
     if chosen is None:
-        return Fewest(None, whole and proven, prices)
-    picked = np.concatenate([columns[p] for p in chosen.tolist()])
-    return Fewest(pricing.board.at[picked], whole and proven, prices)
+        return Fewest(None, near.whole and proven, prices)
+    picked = np.concatenate([near.columns[p] for p in chosen.tolist()])
+    return Fewest(pricing.board.at[picked], near.whole and proven, prices)
 
 
 def _choice(
@@ -93,7 +94,7 @@ def _choice(
     """The choice of least objective below the cutoff, and whether none has less."""
     chosen = np.full(len(plans.begin) - 1, -1, np.int64)
     limits = Limits(usd, absolute=CLOSE, work=LOOK)
-    value, left = choose(*contested(plans, right), bound, cutoff, limits, chosen)
+    value, left = choose(plans, right, bound, cutoff, limits, chosen)
     mark("choice")
     if left or len(plans.slack) > MANY:
         return (chosen if np.isfinite(value) else None), left > 0

@@ -27,7 +27,7 @@ TAKING = 10
 """What taking a column is worth in columns that are but looked at."""
 CROWD = 300
 """Columns that may follow the first one of a plan, from which on it is worth a table of its own."""
-PAIRS = 60_000_000
+PAIRS = 300_000_000
 """Pairs of plans that are compared at most."""
 SHORTER, REACH, LEAST = 0.6, 0.02, 1e-3
 """What a step is shortened by that did not help; how far one aims above the best bound where no plan is
@@ -327,19 +327,31 @@ def _note(
 def needed(out: Listed, order: Ints, keep: Flags) -> bool:
     """Mark the plans that no other one makes needless; `order` by rising worth. Whether the work limit let it
     look at all."""
-    kept, count, work = np.empty(len(order), np.int64), 0, PAIRS
+    kept, count, work, drawn = np.empty(len(order), np.int64), 0, PAIRS, _drawn(out)
     for p in order:
         needless, work = False, work - count
         if work < 0:
             return False
         for k in range(count):
-            if _no_more(out, kept[k], p):
+            q = kept[k]
+            if drawn[q] & ~drawn[p] == 0 and _no_more(out, q, p):
                 needless = True
                 break
         if not needless:
             keep[p], kept[count] = True, p
             count += 1
     return True
+
+
+@compiled
+def _drawn(out: Listed) -> Ints:
+    """Which rows a plan draws on, as bits, of which rows may share one: most pairs differ there already."""
+    found = np.zeros(len(out.use), np.int64)
+    for p in range(len(out.use)):
+        for row in range(out.use.shape[1]):
+            if out.use[p, row] > 0:
+                found[p] |= np.int64(1) << (row % 63)
+    return found
 
 
 @compiled

@@ -111,11 +111,14 @@ def free_prices(services: int, rows: int) -> Prices:
 @compiled
 def _cheapest(
     items: Items, ask: Ask, price: Floats, own: Floats, right: Ints, aims: Floats, paper: Table,
-    beside: Table, out: Listed, one: Listed, worth: Floats, found: Ints, work: int,
+    beside: Table, out: Listed, one: Listed, worth: Floats, found: Ints, work: int, surely: bool,
 ) -> tuple[bool, int]:  # fmt: skip
     """Each service's cheapest plan, after others that were the cheapest till then, into its places of `out`
     (`found` says how many), and its worth; where a walk was cut short, what it cannot be below. Returns
-    whether none was, and the work that is left."""
+    whether none was, and the work that is left.
+
+    Args:
+        surely: a walk that was cut short is tried once more even if it found a plan."""
     exact = True
     for s in range(len(worth)):
         found[s], wanted = 0, want(ask, s)
@@ -128,7 +131,9 @@ def _cheapest(
                 items, s, rows, own[s], right, wanted, most, True, tried, paper, beside, one
             )
             work -= tried - left
-            if not whole and count == 0 and limit < WORK:  # once more, with better prices of its own
+            if (
+                not whole and (surely or count == 0) and limit < WORK
+            ):  # once more, with better prices of its own
                 better, rows = bound(items, s, price, own[s], right, wanted, aims[s], MORE_STEPS, paper)
                 worth[s], limit = max(worth[s], better), WORK
                 continue
@@ -179,6 +184,7 @@ class Pricing:
         self.services, self.rows = len(asked.weight), len(board.right)
         self.paper, self.beside = table(len(board)), table(0)
         self.pool = pool or Pool(self.services)
+        self._surely = False
         self._out, self._one = listed(self.services * KEPT, self.rows), listed(KEPT, self.rows)
 
     def look(self, prices: Prices) -> Prices:
@@ -188,7 +194,7 @@ class Pricing:
         exact, self.effort.prices = _cheapest(
             self.board.items, ask, np.append(prices.row, 0.0), own, self.board.right,
             self.pool.least(prices.row, ask.dear), self.paper, self.beside, self._out, self._one, worth,
-            found, self.effort.prices,
+            found, self.effort.prices, self._surely,
         )  # fmt: skip
         self.pool.add(self._out, found)
         bound_ = prices.net(worth, self.board.right, self.asked.total)
@@ -227,6 +233,7 @@ class Pricing:
             # Walks that are cut short may teach nothing, but nearer to the best prices they are shorter.
             better = tried.bound > best.bound or not np.isfinite(best.bound)
             taught = better or len(self.pool.service) > sent
+            self._surely = self._surely or not (taught or tried.exact)
             pull = 1 - min(1 - PULL, 2 * (1 - pull)) if taught else 1 - (1 - pull) / 4
             if better:
                 best = tried

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from solver.board import Board
-from solver.choice import Decide, Limits, Plans, choose
+from solver.choice import Decide, Limits, choose
 from solver.compiled import compiled
 from solver.cuts import Tighter, fewest, tighten
 from solver.knapsacks import GRID, Ask, Flags, Items, Table, fill, table, want
-from solver.plans import Listed, bound, listed, needed, walk
+from solver.listing import Within, plans_within
 from solver.pricing import CLOSE, Asked, Effort, Pool, Prices, Pricing
 from solver.program import Floats, Ints
 
@@ -34,9 +34,8 @@ WIDER, MANY, SLOWLY = 1.8, 800, 1.25
 WIDEST = 0.1
 """A window as a share of the bound, at most, where there is no choice yet."""
 WINDOWS = 16
-PLANS, NARROWER = 40_000, 3
-"""Plans of a service in a window at most, before needless ones go, and how often a window is halved that has
-more."""
+NARROWER = 3
+"""How often a window is halved that has too many plans."""
 REACH, FEW = 4.0, 3_000
 """How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
 program takes at most."""
@@ -171,18 +170,18 @@ def _windows(
         if best.bound >= target:
             break
         window = min(window, target - low)
-        plans, columns, whole = plans_within(pricing, prices, window)
+        near = plans_within(pricing, prices, window)
         mark("plans")
-        if not whole and narrowed < NARROWER:
+        if not near.whole and narrowed < NARROWER:
             window, narrowed = window / 2, narrowed + 1
             continue
-        question = _Question(pricing, plans, prices.bound, goal, columns, mark)
+        question = _Question(pricing, near, prices.bound, goal, mark)
         best, proven = question.answer(best, low + window, decide)
-        edge = low + window if whole else low
+        edge = low + window if near.whole else low
         best = replace(best, bound=max(best.bound, min(proven, edge, goal.target(best.value))))
         if narrowed or (proven < edge and np.isfinite(best.value)):
             break
-        window *= WIDER if len(plans.slack) < MANY else SLOWLY
+        window *= WIDER if len(near.columns) < MANY else SLOWLY
     return best
 
 
@@ -191,29 +190,27 @@ class _Question:
     """Which of the listed plans to choose."""
 
     pricing: Pricing
-    plans: Plans
+    near: Within
     bound: float
     goal: Goal
-    columns: list[Ints]
     mark: Callable[[str], None]
 
     def answer(self, best: Reached, edge: float, decide: Decide) -> tuple[Reached, float]:
         """The best choice, if it is better than what is there; and what no choice among these plans is below,
         up to the edge."""
-        best = replace(best, plans=len(self.plans.slack))
-        total = self.pricing.asked.total
-        plans, right = contested(self.plans, self.pricing.board.right)
+        plans, right, total = self.near.plans, self.near.right, self.pricing.asked.total
+        best = replace(best, plans=len(plans.slack))
         every = Tighter(plans, self.bound, np.arange(len(plans.slack)))
         best, left = self._search(best, every, right, edge, TRY)
         self.mark("choice")
         if left:
-            return self._beyond(best, every, right, edge, decide), edge
-        tight = tighten(plans, right, total, min(self.goal.target(best.value), edge))
+            return best if np.isfinite(best.value) else self._beyond(best, every, right, edge, decide), edge
+        tight = tighten(plans, right, total, self.goal.target(best.value))
         self.mark("cuts")
         best, left = self._search(best, tight, right, edge, LOOK)
         self.mark("choice")
-        if left:
-            return best, edge
+        if left:  # where it took so much, a better one than the one at hand may be beyond
+            return self._beyond(best, tight, right, edge, decide), edge
         few, least = fewest(tight, FEW)
         found = decide(few.plans, right, total, min(self.goal.target(best.value), 2 * edge - self.bound))
         self.mark("integer program")
@@ -221,17 +218,16 @@ class _Question:
             best = self._taken(best, few.at[found.chosen], found.value)
         return best, max(tight.bound, min(least, found.bound))
 
-    def _beyond(self, best: Reached, every: Tighter, right: Ints, edge: float, decide: Decide) -> Reached:
-        """With a first choice, where there is none yet."""
-        if not np.isfinite(best.value):
-            best, left = self._search(best, every, right, edge + REACH * (edge - self.bound), TRY)
-            self.mark("choice")
-            if not left and not np.isfinite(best.value):
-                few, _ = fewest(every, FEW)
-                found = decide(few.plans, right, self.pricing.asked.total, np.inf)
-                self.mark("integer program")
-                if np.isfinite(found.value):
-                    best = self._taken(best, few.at[found.chosen], found.value)
+    def _beyond(self, best: Reached, among: Tighter, right: Ints, edge: float, decide: Decide) -> Reached:
+        """With a choice that is dearer than the edge."""
+        best, left = self._search(best, among, right, edge + REACH * (edge - self.bound), TRY)
+        self.mark("choice")
+        if not left and not np.isfinite(best.value):
+            few, _ = fewest(among, FEW)
+            found = decide(few.plans, right, self.pricing.asked.total, np.inf)
+            self.mark("integer program")
+            if np.isfinite(found.value):
+                best = self._taken(best, few.at[found.chosen], found.value)
         return best
 
     def _search(
@@ -245,48 +241,8 @@ class _Question:
         return (self._taken(best, among.at[chosen], value) if value < best.value else best), left
 
     def _taken(self, best: Reached, chosen: Ints, value: float) -> Reached:
-        picked = np.concatenate([self.columns[p] for p in chosen.tolist()])
+        picked = np.concatenate([self.near.columns[p] for p in chosen.tolist()])
         return replace(best, plan=self.pricing.board.at[picked], value=value)
-
-
-def contested(plans: Plans, right: Ints) -> tuple[Plans, Ints]:
-    """The plans with those rows, and their stock, that some choice would break."""
-    most = np.zeros_like(right)
-    for low, high in zip(plans.begin[:-1].tolist(), plans.begin[1:].tolist(), strict=True):
-        if high > low:
-            most += plans.use[low:high].max(axis=0)
-    rows = np.flatnonzero(most > right)
-    rows = rows[
-        np.argsort(right[rows], kind="stable")
-    ]  # what is scarce tells soonest that a plan does not fit
-    return plans._replace(use=np.ascontiguousarray(plans.use[:, rows])), right[rows]
-
-
-def plans_within(
-    pricing: Pricing, prices: Prices, window: float, room: int = PLANS
-) -> tuple[Plans, list[Ints], bool]:
-    """All needed plans of less slack than the window, their columns, and whether that is all: there is room
-    for so many of a service."""
-    asked, board, out = pricing.asked, pricing.board, listed(room, pricing.rows)
-    ask, price = asked.priced(prices.total), np.append(prices.row, 0.0)
-    parts, columns, begin, whole = [], [], [0], True
-    for s in range(pricing.services):
-        most = prices.worth[s] + window
-        count, all_, pricing.effort.lists = _plans(
-            board.items, ask, s, price, prices.own[s].copy(), board.right, most, pricing.effort.lists,
-            pricing.paper, pricing.beside, out,
-        )  # fmt: skip
-        order = np.argsort(out.worth[:count], kind="stable")
-        keep = np.zeros(count, np.bool_)
-        whole = needed(out, order, keep) and whole and all_
-        kept = order[keep[order]]
-        objective = out.cost[kept] + asked.ask.dear[s] * out.unmet[kept]
-        slack, unmet = out.worth[kept] - prices.worth[s], asked.weight[s] * out.unmet[kept]
-        parts.append((out.use[kept].astype(np.int64), slack, objective, unmet))
-        columns += [out.columns[p, : out.size[p]].copy() for p in kept.tolist()]
-        begin.append(begin[-1] + len(kept))
-    use, slack, objective, unmet = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Plans(use, slack, objective, unmet, np.array(begin, np.int64)), columns, whole
 
 
 def tables_at(board: Board, prices: Prices) -> Floats:
@@ -299,16 +255,6 @@ def tables_at(board: Board, prices: Prices) -> Floats:
 
 
 # ---------------------------------------------------------------------------------------------- compiled
-
-
-@compiled
-def _plans(
-    items: Items, ask: Ask, s: int, price: Floats, own: Floats, right: Ints, most: float, work: int,
-    paper: Table, beside: Table, out: Listed,
-) -> tuple[int, bool, int]:  # fmt: skip
-    wanted = want(ask, s)
-    _, rows = bound(items, s, price, own, right, wanted, np.inf, 0, paper)
-    return walk(items, s, rows, own, right, wanted, most, False, work, paper, beside, out)
 
 
 @compiled

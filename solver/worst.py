@@ -14,9 +14,10 @@ from solver.choice import Decide, Limits, choose
 from solver.column_lp import Relaxed
 from solver.cuts import Tighter, fewest
 from solver.knapsacks import GRID, ROUNDING, Ask
+from solver.listing import plans_within
 from solver.pricing import TINY, Asked, Effort, Prices, Pricing, free_prices
 from solver.program import Floats, Ints
-from solver.rounds import FEW, LOOK, contested, plans_within, tables_at
+from solver.rounds import FEW, LOOK, tables_at
 
 STEPS, LISTS, ROOM = 40, 6_000_000, 8_000
 """Shares tried at most, columns tried for lists of plans, and plans of a service in one."""
@@ -111,19 +112,18 @@ class _Shares:
         here = pricing.look(prices)
         if here.bound > TINY:
             return None, True
-        plans, columns, whole = plans_within(pricing, here, max(0.0, -here.bound) + TINY, ROOM)
+        near = plans_within(pricing, here, max(0.0, -here.bound) + TINY, ROOM)
         chosen = np.full(len(self.weight), -1, np.int64)
-        narrow, right = contested(plans, self.board.right)
         limits = Limits(first=True, work=LOOK)
-        value, left = choose(narrow, right, here.bound, 2 * TINY, limits, chosen)
+        value, left = choose(near.plans, near.right, here.bound, 2 * TINY, limits, chosen)
         if not np.isfinite(value) and left <= 0:
-            few, _ = fewest(Tighter(narrow, here.bound, np.arange(len(narrow.slack))), FEW)
-            found = self.decide(few.plans, right, np.inf, np.inf)
+            few, _ = fewest(Tighter(near.plans, here.bound, np.arange(len(near.columns))), FEW)
+            found = self.decide(few.plans, near.right, np.inf, np.inf)
             if np.isfinite(found.value):
                 value, chosen = found.value, few.at[found.chosen]
         if not np.isfinite(value):
-            return None, whole and left > 0
-        return self.board.at[np.concatenate([columns[p] for p in chosen.tolist()])], True
+            return None, near.whole and left > 0
+        return self.board.at[np.concatenate([near.columns[p] for p in chosen.tolist()])], True
 
     def worst(self, plan: Ints) -> float:
         """The largest share that a plan leaves."""
