@@ -19,7 +19,7 @@ import numpy as np
 from solver.choice import Plans
 from solver.compiled import compiled
 from solver.program import Floats, Ints
-from solver.quiet_highs import quiet
+from solver.quiet_highs import add_columns, quiet
 
 ROUNDS, EACH, ROW = 8, 40, 5
 """Rounds of cuts at most, cuts of a round, and of those over one row."""
@@ -28,7 +28,7 @@ BROKEN = 0.02
 SOME = 1e-6
 """A plan counts by more than this share."""
 BETTER = 0.02
-"""A round that closes less than this of what is open to the cutoff is the last."""
+"""A round that closes less than this of what is missing is the last."""
 
 
 class Tighter(NamedTuple):
@@ -40,21 +40,22 @@ class Tighter(NamedTuple):
     """Which of the plans that were given."""
 
 
-def tighten(plans: Plans, right: Ints, total: float, cutoff: float) -> Tighter:
-    """Cut the relaxation until it is worth the cutoff, or no cut helps.
+def tighten(plans: Plans, right: Ints, total: float, enough: float, cutoff: float) -> Tighter:
+    """Cut the relaxation until it is worth enough, or no cut helps.
 
     Args:
         total: the most that all leave unmet together.
+        cutoff: those plans are left that a choice below it can have.
     """
     mix = _Mix(plans, right, total)
     bound, slack = mix.solve()
     for _ in range(ROUNDS):
-        if bound >= cutoff or not mix.cut():
+        if bound >= enough or not mix.cut():
             break
         last, (found, slacks) = bound, mix.solve()
         if found > bound:
             bound, slack = found, slacks
-        if found - last < BETTER * (cutoff - last):
+        if found - last < BETTER * (enough - last):
             break
     return _below(plans, slack, bound, cutoff - bound)
 
@@ -77,17 +78,11 @@ class _Mix:
     def _made(self, services: int) -> highspy.Highs:
         """Rows: stock, services (their plans add up to 1), what is left unmet; cuts come after these."""
         highs, infinite = quiet(), highspy.kHighsInf
-        rows, count = len(self._right) + 1, len(self._service)
+        rows = len(self._right) + 1
         low = np.append(np.full(rows - 1 - services, -infinite), np.append(np.ones(services), -infinite))
         high = np.append(self._right, self._total if self._over.any() else infinite).astype(np.float64)
         highs.addRows(rows, low, high, 0, np.zeros(rows, np.int32), np.zeros(0, np.int32), np.zeros(0))
-        dense = np.column_stack([self._amount, self._over])
-        plan, row = np.nonzero(dense)
-        start = np.searchsorted(plan, np.arange(count)).astype(np.int32)
-        highs.addCols(
-            count, self._plans.objective, np.zeros(count), np.full(count, infinite), len(plan), start,
-            row.astype(np.int32), dense[plan, row],
-        )  # fmt: skip
+        add_columns(highs, self._plans.objective, np.column_stack([self._amount, self._over]))
         return highs
 
     def solve(self) -> tuple[float, Floats]:
@@ -146,7 +141,7 @@ def _only(plans: Plans, slack: Floats, bound: float, at: Ints) -> Tighter:
     return Tighter(kept, bound, at)
 
 
-def fewest(tight: Tighter, most: int) -> tuple[Tighter, float]:
+def nearest(tight: Tighter, most: int) -> tuple[Tighter, float]:
     """At most so many of the plans, those of least slack; and what a choice with any other is not below."""
     slack = tight.plans.slack
     if len(slack) <= most:

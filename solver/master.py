@@ -9,7 +9,7 @@ import highspy
 import numpy as np
 
 from solver.program import Floats, Ints
-from solver.quiet_highs import quiet
+from solver.quiet_highs import add_columns, quiet
 
 
 class Master:
@@ -41,12 +41,7 @@ class Master:
         amounts[:, : self.rows] = use
         amounts[:, self.rows] = self._weight[service] * unmet
         amounts[np.arange(count), self.rows + 1 + service] = 1.0
-        plan, row = np.nonzero(amounts)
-        start = np.searchsorted(plan, np.arange(count)).astype(np.int32)
-        self._highs.addCols(
-            count, cost, np.zeros(count), np.full(count, highspy.kHighsInf), len(plan), start,
-            row.astype(np.int32), amounts[plan, row],
-        )  # fmt: skip
+        add_columns(self._highs, cost, amounts)
 
     def solve(self) -> None:
         """Find the best mix, and the prices of rows that go with it."""

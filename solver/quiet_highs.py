@@ -5,6 +5,9 @@ import sys
 from functools import cache
 
 import highspy
+import numpy as np
+
+from solver.program import Floats
 
 
 def quiet() -> highspy.Highs:
@@ -17,6 +20,16 @@ def quiet() -> highspy.Highs:
     highs.setOptionValue("presolve", "off")
     highs.setOptionValue("solver", "simplex")
     return highs
+
+
+def add_columns(highs: highspy.Highs, cost: Floats, amounts: Floats) -> None:
+    """Columns from 0 up, with their entries ([n, rows])."""
+    count, (column, row) = len(cost), np.nonzero(amounts)
+    start = np.searchsorted(column, np.arange(count)).astype(np.int32)
+    highs.addCols(
+        count, cost, np.zeros(count), np.full(count, highspy.kHighsInf), len(column), start,
+        row.astype(np.int32), amounts[column, row],
+    )  # fmt: skip
 
 
 @cache

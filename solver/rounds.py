@@ -13,7 +13,7 @@ import numpy as np
 from solver.board import Board
 from solver.choice import Decide, Limits, choose
 from solver.compiled import compiled
-from solver.cuts import Tighter, fewest, tighten
+from solver.cuts import Tighter, nearest, tighten
 from solver.knapsacks import GRID, Ask, Flags, Items, Table, fill, table, want
 from solver.listing import Within, plans_within
 from solver.pricing import CLOSE, Asked, Effort, Pool, Prices, Pricing
@@ -164,23 +164,26 @@ def _windows(
     window = max(FIRST * abs(low), 2 * goal.absolute, 1e-9)
     if at_once or goal.target(best.value) - low <= SOON * window:
         window = max(window, min(goal.target(best.value) - low, WIDEST * abs(low)))
-    narrowed = 0
+    listed, too_wide, narrowed = 0.0, np.inf, 0
     for _ in range(WINDOWS):
         target = goal.target(best.value)
         if best.bound >= target:
             break
         window = min(window, target - low)
+        if window >= too_wide:
+            window, narrowed = (listed + too_wide) / 2, narrowed + 1
         near = plans_within(pricing, prices, window)
         mark("plans")
         if not near.whole and narrowed < NARROWER:
-            window, narrowed = window / 2, narrowed + 1
+            too_wide = window
             continue
         question = _Question(pricing, near, prices.bound, goal, mark)
         best, proven = question.answer(best, low + window, decide)
         edge = low + window if near.whole else low
         best = replace(best, bound=max(best.bound, min(proven, edge, goal.target(best.value))))
-        if narrowed or (proven < edge and np.isfinite(best.value)):
+        if not near.whole or narrowed == NARROWER or (proven < edge and np.isfinite(best.value)):
             break
+        listed = window
         window *= WIDER if len(near.columns) < MANY else SLOWLY
     return best
 
@@ -205,13 +208,14 @@ class _Question:
         self.mark("choice")
         if left:
             return best if np.isfinite(best.value) else self._beyond(best, every, right, edge, decide), edge
-        tight = tighten(plans, right, total, self.goal.target(best.value))
+        target = self.goal.target(best.value)
+        tight = tighten(plans, right, total, min(target, edge), target)
         self.mark("cuts")
         best, left = self._search(best, tight, right, edge, LOOK)
         self.mark("choice")
         if left:  # where it took so much, a better one than the one at hand may be beyond
             return self._beyond(best, tight, right, edge, decide), edge
-        few, least = fewest(tight, FEW)
+        few, least = nearest(tight, FEW)
         found = decide(few.plans, right, total, min(self.goal.target(best.value), 2 * edge - self.bound))
         self.mark("integer program")
         if found.value < best.value:
@@ -223,7 +227,7 @@ class _Question:
         best, left = self._search(best, among, right, edge + REACH * (edge - self.bound), TRY)
         self.mark("choice")
         if not left and not np.isfinite(best.value):
-            few, _ = fewest(among, FEW)
+            few, _ = nearest(among, FEW)
             found = decide(few.plans, right, self.pricing.asked.total, np.inf)
             self.mark("integer program")
             if np.isfinite(found.value):

@@ -70,7 +70,7 @@ def _cut() -> None:
     """Three services whose plans want, two by two, the same node: small allocations need no cuts."""
     use = np.array([[1, 1, 0], [0, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 1], [0, 0, 0]])
     objective, slack, begin = np.array([1.0, 2.0] * 3), np.array([0.0, 1.0] * 3), np.array([0, 2, 4, 6])
-    tighten(Plans(use, slack, objective, np.zeros(6), begin), np.ones(3, np.int64), np.inf, 10.0)
+    tighten(Plans(use, slack, objective, np.zeros(6), begin), np.ones(3, np.int64), np.inf, 10.0, 10.0)
 
 
 if __name__ == "__main__":

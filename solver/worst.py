@@ -12,7 +12,7 @@ import numpy as np
 from solver.board import Board
 from solver.choice import Decide, Limits, choose
 from solver.column_lp import Relaxed
-from solver.cuts import Tighter, fewest
+from solver.cuts import Tighter, nearest
 from solver.knapsacks import GRID, ROUNDING, Ask
 from solver.listing import plans_within
 from solver.pricing import TINY, Asked, Effort, Prices, Pricing, free_prices
@@ -117,7 +117,7 @@ class _Shares:
         limits = Limits(first=True, work=LOOK)
         value, left = choose(near.plans, near.right, here.bound, 2 * TINY, limits, chosen)
         if not np.isfinite(value) and left <= 0:
-            few, _ = fewest(Tighter(near.plans, here.bound, np.arange(len(near.columns))), FEW)
+            few, _ = nearest(Tighter(near.plans, here.bound, np.arange(len(near.columns))), FEW)
             found = self.decide(few.plans, near.right, np.inf, np.inf)
             if np.isfinite(found.value):
                 value, chosen = found.value, few.at[found.chosen]

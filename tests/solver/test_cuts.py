@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from solver.choice import Plans
-from solver.cuts import fewest, tighten
+from solver.cuts import nearest, tighten
 from solver.program import Ints
 from tests.solver.test_choice import best_of, made
 
@@ -25,11 +25,12 @@ def choices(plans: Plans, right: Ints, total: float) -> list[list[int]]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("total", [np.inf, 0.4])
-def test_no_choice_below_the_cutoff_is_lost_or_undersold(seed: int, total: float) -> None:
+@pytest.mark.parametrize("enough", [0.2, 1.0])
+def test_no_choice_below_the_cutoff_is_lost_or_undersold(seed: int, total: float, enough: float) -> None:
     plans, right, _, low = made(seed)
     best = best_of(plans, right, total)
     cutoff = best + 1.0 if np.isfinite(best) else 1e3
-    tight = tighten(plans, right, total, cutoff)
+    tight = tighten(plans, right, total, cutoff - 1.0 + enough, cutoff)
     assert tight.bound <= best + 1e-9
     slack = np.full(len(plans.slack), np.inf)
     slack[tight.at] = tight.plans.slack
@@ -49,20 +50,20 @@ def test_three_plans_of_which_any_two_need_the_same_node() -> None:
     objective = np.array([1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
     slack = np.array([0.0, 1.0] * 3)
     plans = Plans(use, slack, objective, np.zeros(6), np.array([0, 2, 4, 6]))
-    tight = tighten(plans, np.ones(3, np.int64), np.inf, 10.0)
+    tight = tighten(plans, np.ones(3, np.int64), np.inf, 10.0, 10.0)
     assert tight.bound == pytest.approx(5.0)  # 4.5 without
 
 
 def test_a_service_without_plans_has_no_choice() -> None:
     plans = Plans(np.ones((1, 1), np.int64), np.zeros(1), np.ones(1), np.zeros(1), np.array([0, 1, 1]))
-    assert tighten(plans, np.ones(1, np.int64), np.inf, 10.0).bound == np.inf
+    assert tighten(plans, np.ones(1, np.int64), np.inf, 10.0, 10.0).bound == np.inf
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_choice_with_a_plan_that_is_not_among_the_fewest_is_no_less_than_told(seed: int) -> None:
+def test_a_choice_with_a_plan_that_is_not_among_the_nearest_is_no_less_than_told(seed: int) -> None:
     plans, right, _, _ = made(seed)
-    tight = tighten(plans, right, np.inf, 1e3)
-    few, least = fewest(tight, 5)
+    tight = tighten(plans, right, np.inf, 1e3, 1e3)
+    few, least = nearest(tight, 5)
     assert len(few.at) <= 5
     assert np.isin(few.at, tight.at).all()
     for chosen in choices(plans, right, np.inf):
