@@ -17,6 +17,8 @@ from solver.program import Floats, Ints
 
 PLANS = 40_000
 """Plans of a service at most, before needless ones go."""
+PART = 3
+"""One listing may take such a part of the work that is left: after one that was too much, less is asked."""
 
 
 class Within(NamedTuple):
@@ -57,12 +59,13 @@ def _all_within(pricing: Pricing, prices: Prices, window: float, room: int) -> t
     """Each service's, and whether that is all."""
     asked, board, out = pricing.asked, pricing.board, listed(room, pricing.rows)
     ask, price = asked.priced(prices.total), np.append(prices.row, 0.0)
-    found, whole = [], True
+    found, whole, work = [], True, pricing.effort.lists // PART
+    pricing.effort.lists -= work
     for s in range(pricing.services):
         most = prices.worth[s] + window
-        count, all_, pricing.effort.lists = _plans(
-            board.items, ask, s, price, prices.own[s].copy(), board.right, most, pricing.effort.lists,
-            pricing.paper, pricing.beside, out,
+        count, all_, work = _plans(
+            board.items, ask, s, price, prices.own[s].copy(), board.right, most, work, pricing.paper,
+            pricing.beside, out,
         )  # fmt: skip
         longest, kept = int(out.size[:count].max(initial=0)), slice(count)
         one = Listed(
@@ -71,6 +74,7 @@ def _all_within(pricing: Pricing, prices: Prices, window: float, room: int) -> t
         )  # fmt: skip
         found.append(one)
         whole = whole and all_
+    pricing.effort.lists += max(0, work)
     return found, whole
 
 
