@@ -112,10 +112,8 @@ def _climbed(
     """Prices climbed to over near columns, until the others take next to nothing from the bound; which these
     are, and what `slacks` says of all at the prices."""
     worth, slack = slacks(board, asked, start)
-    base, near = start.net(worth, board.right, asked.total), np.ones(len(board), np.bool_)
-    if len(board) > SMALL and np.isfinite(base):
-        few = float(np.partition(slack, SMALL)[SMALL])
-        near = slack <= max(NEAR * max(abs(base), asked.scale), few)
+    base = start.net(worth, board.right, asked.total)
+    near = _first_near(base, slack, asked.scale)
     pool = Pool(len(worth))
     for at in range(CLIMBS):
         prices = Pricing(board.part(near), asked, effort, pool).climb(start)
@@ -128,6 +126,14 @@ def _climbed(
         near |= at == CLIMBS - 2 or not np.isfinite(prices.bound)
         start = prices if base < over.bound < np.inf else start
     return near, prices, worth, slack
+
+
+def _first_near(base: float, slack: Floats, scale: float) -> Flags:
+    """The columns to begin with, by the first bound and their slacks."""
+    if len(slack) <= SMALL or not np.isfinite(base):
+        return np.ones(len(slack), np.bool_)
+    few = float(np.partition(slack, SMALL)[SMALL])
+    return slack <= max(NEAR * max(abs(base), scale), few)
 
 
 def _with(board: Board, prices: Prices, worth: Floats, slack: Floats, asked: Asked) -> Prices:

@@ -168,14 +168,14 @@ class StockSteps:
     def _over_columns(self, asked: Asked, found: Reached, ends: Ends, relaxed: Relaxed) -> Reached:
         """Where plans were too many to list: the integer program over the columns of least slack, and those
         of the relaxation."""
-        target = Goal(relative=GAP).target(found.value)
-        if found.bound >= target:
+        if found.bound >= Goal(relative=GAP).target(found.value):
             return found
         least = least_with(self.board, asked, found.prices)
         few = np.union1d(self.board.at[np.argsort(least, kind="stable")[:FEW]], relaxed.columns)
         columns = self.board.columns
         picked = pick(self.program, columns.block[few], columns.row[few])
-        better = self.finish(self.program, picked, "cost", ends, target, node_limit=NODES)
+        # A cutoff at the plan at hand would take from HiGHS the bad plans that its heuristics begin with.
+        better = self.finish(self.program, picked, "cost", ends, np.inf, node_limit=NODES)
         self.mark("integer program over columns")
         if better is None or not better.value < found.value:
             return found
