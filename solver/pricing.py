@@ -68,7 +68,7 @@ class Asked:
 class Effort:
     """What is left of the work that a step may take, in columns tried."""
 
-    prices: int = 60_000_000
+    prices: int = 20_000_000
     """For cheapest plans."""
     lists: int = 60_000_000
     """To list all that are cheap enough."""
