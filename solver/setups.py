@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from schemas.base import Count, Frozen, Name
+from schemas.base import Frozen, Name, Whole
 from schemas.catalog import PAPER_CATALOG, SHIPPED_CATALOG, Catalog, Configuration, Model, Phase, Runtime
 from schemas.yamlfile import load_yaml
 
@@ -29,6 +29,18 @@ MOST_COMBINATIONS = 2_000_000
 
 Regions = tuple[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")], ...]
 """As cloud/region."""
+Listed = TypeVar("Listed", bound=Sequence[object] | Mapping[str, object])
+
+
+def _any(given: Listed) -> Listed:
+    """A list that has become empty must not turn into all there is."""
+    if not given:
+        raise ValueError("expected at least one, or leave it out to mean all")
+    return given
+
+
+Some = Annotated[Listed, AfterValidator(_any)]
+"""Not empty."""
 
 
 class SetupError(ValueError):
@@ -71,20 +83,20 @@ class SetupFile(Frozen):
 
     catalog: str | None = None
     """`shipped`, `paper`, or a path from this file on; the settings' catalog if not given."""
-    serve: dict[Name, tuple[Name, ...]] = {}
-    """Model -> SLO classes; empty takes every level of the catalog."""
-    variants: dict[Name, tuple[Name, ...]] = {}
-    regions: Regions = ()
-    """Where nodes are bought; empty: wherever the catalog has prices."""
-    configurations: tuple[Name, ...] = ()
-    """Node types to combine; empty takes what is sold there."""
+    serve: Some[dict[Name, Some[tuple[Name, ...]]]] | None = None
+    """Model -> SLO classes; every level of the catalog if not given."""
+    variants: dict[Name, Some[tuple[Name, ...]]] = {}
+    regions: Some[Regions] | None = None
+    """Where nodes are bought; wherever the catalog has prices if not given."""
+    configurations: Some[tuple[Name, ...]] | None = None
+    """Node types to combine; what is sold there if not given."""
     slices: bool = True
     """Whether 1, 2, 4 or 8 GPUs of a larger node are a node too."""
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = ("both",)
     runtime: Runtime = "vllm"
-    n_max: Count | None = None
+    n_max: Whole | None = None
     """`open_n_max` if not given."""
-    rho: Annotated[float, Field(gt=0)] = RHO
+    rho: Annotated[float, Field(ge=1)] = RHO
 
 
 @dataclass(frozen=True)
@@ -125,12 +137,13 @@ def own_setup(catalog: Catalog, asked: SetupFile | None = None, name: str = "cat
         SetupError: the file names what the catalog does not have.
     """
     asked = asked or SetupFile()
-    if unknown := set(asked.regions) - {f"{p.cloud}/{p.region}" for p in catalog.prices}:
+    regions = asked.regions or ()
+    if unknown := set(regions) - {f"{p.cloud}/{p.region}" for p in catalog.prices}:
         raise SetupError(f"regions: {sorted(unknown)} have no prices in the catalog")
-    nodes = [configuration_of(catalog, name) for name in asked.configurations]
-    nodes = nodes or sold(catalog, asked.regions)
+    nodes = [configuration_of(catalog, name) for name in asked.configurations or ()]
+    nodes = nodes or sold(catalog, regions)
     scope = Scope(
-        levels=_asked_levels(catalog, asked.serve),
+        levels=_asked_levels(catalog, asked.serve or {}),
         configurations=tuple(with_slices(catalog, nodes) if asked.slices else nodes),
         variants=dict(asked.variants),
         phases=asked.phases,
@@ -138,7 +151,7 @@ def own_setup(catalog: Catalog, asked: SetupFile | None = None, name: str = "cat
         rho=asked.rho,
     )
     n_max = open_n_max(len(scope.configurations)) if asked.n_max is None else asked.n_max
-    return Setup(name, catalog, scope.with_limits(n_max=n_max), asked.regions)
+    return Setup(name, catalog, scope.with_limits(n_max=n_max), regions)
 
 
 def open_n_max(configurations: int) -> int:

@@ -39,7 +39,7 @@ def setup_of(settings: Settings, name: str | None, catalog: Path | None = None) 
 def _settings_own(settings: Settings) -> SetupFile:
     """What the controller is to serve and to plan with, as far as the settings say."""
     serve = {model: tuple(classes) for model, classes in settings.control.serve.items()}
-    return SetupFile(serve=serve, configurations=tuple(settings.control.configurations))
+    return SetupFile(serve=serve or None, configurations=tuple(settings.control.configurations) or None)
 
 
 def figures_for(settings: Settings, catalog: Catalog) -> Figures:

@@ -181,8 +181,8 @@ def asked_setup(
 
     from streams.libraries import figures_for, runtime_of, setup_of
 
-    if n_max is not None and n_max < 0:
-        raise ValueError(f"--n-max: {n_max}, expected at least 0, which is a library without templates")
+    if n_max is not None and n_max < 1:
+        raise ValueError(f"--n-max: {n_max}, expected at least 1")
     if rho is not None and not 1 <= rho < float("inf"):
         raise ValueError(f"--rho: {rho}, expected a finite number of at least 1")
     if cores is not None and cores < 1:

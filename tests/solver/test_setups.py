@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from schemas.catalog import PAPER_CATALOG, Catalog, load_catalog
+from schemas.codec import describe
 from solver.setups import (
     SetupError,
     SetupFile,
@@ -112,10 +113,25 @@ def test_what_a_file_cannot_ask_is_named(tmp_path: Path, catalog: Catalog) -> No
         with pytest.raises(SetupError, match=said):
             own_setup(catalog, asked)
     path = tmp_path / "mine.yaml"
-    for text, field in (("modles: 1", "modles"), ("n_max: -1", "n_max"), ("phases: []", "phases")):
+    for text in ("modles: 1", "n_max: -1", "n_max: 0", "rho: 0", "rho: 0.5", "rho: .nan", "phases: []"):
         path.write_text(text)
-        with pytest.raises(ValidationError, match=field):
+        with pytest.raises(ValidationError, match=text.partition(":")[0]):
             read_setup(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["regions: []", "configurations: []", "serve: {}", "serve: {qwen3-32b: []}", "variants: {qwen3-32b: []}"],
+)
+def test_nothing_is_not_everything(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"slices: false\n{text}\n")
+    with pytest.raises(ValidationError) as caught:
+        read_setup(path)
+    said = describe(caught.value)
+    field, _, value = text.removesuffix("}" if "qwen" in text else "").rpartition(": ")
+    field = field.replace(": {", ".")
+    assert said == f"{path}:2: {field}: expected at least one, or leave it out to mean all (got '{value}')"
 
 
 def test_options_win_over_a_set_up(paper: Catalog) -> None:

@@ -154,7 +154,7 @@ def test_demand_that_cannot_be_met_is_an_answer(folder: Path) -> None:
 
 
 def test_a_library_without_templates_is_an_answer() -> None:
-    found = told("plan", "--setup", "core", "--n-max", "0")
+    found = told("plan", "--setup", "core", "--n-max", "1", "--rho", "1")
     assert found["instances"] == []
     assert {row["binding"] for row in found["unmet"]} == {"no template fits"}
 
@@ -257,8 +257,9 @@ def test_what_cannot_be_is_named_with_file_and_field(folder: Path, kind: str, te
 
 def test_what_options_cannot_be(folder: Path) -> None:
     assert "--stock: 'plenty', expected one of full" in refused("plan", *CORE, "--stock", "plenty")
-    assert "--n-max: -1, expected at least 0" in refused("plan", "--n-max", "-1")
-    for rho in ("0.5", "nan", "inf"):
+    for n_max in ("0", "-1"):
+        assert f"--n-max: {n_max}, expected at least 1" in refused("plan", "--n-max", n_max)
+    for rho in ("0.5", "0.0", "-1.0", "nan", "inf"):
         assert f"--rho: {rho}, expected a finite number of at least 1" in refused("plan", "--rho", rho)
     assert "--setup: 'nowhere' is neither a file" in refused("plan", "--setup", "nowhere")
     for option in ("--demand", "--availability", "--prices", "--running", "--policy", "--library"):

@@ -167,9 +167,9 @@ def test_a_library_of_another_catalog_is_refused_by_name(folder: Path) -> None:
 
 
 def test_a_library_that_is_partly_empty_is_written_and_told(folder: Path) -> None:
-    result = build(folder, "empty.templates", "--n-max", "0")
+    result = build(folder, "empty.templates", "--n-max", "1", "--rho", "1")
     assert result.exit_code == PARTLY_EMPTY
-    assert f"coral: {PREFILL} has no template: n-max: 0 nodes, expected at least 1" in result.stderr
+    assert f"coral: {PREFILL} has no template: does-not-fit: no combination" in result.stderr
     assert told("templates", "show", str(folder / "empty.templates"))["kept"] == 0
 
 
@@ -188,7 +188,8 @@ def test_a_model_that_fits_nowhere_leaves_the_rest(folder: Path) -> None:
     [
         (("--setup", "nowhere.yaml"), "--setup: 'nowhere.yaml' is neither a file nor one of core, extended"),
         (("--setup", "core", "--runtime", "tpu"), "--runtime: 'tpu', expected vllm or coral"),
-        (("--setup", "core", "--n-max", "-1"), "--n-max: -1, expected at least 0"),
+        (("--setup", "core", "--n-max", "-1"), "--n-max: -1, expected at least 1"),
+        (("--setup", "core", "--n-max", "0"), "--n-max: 0, expected at least 1"),
         (("--setup", "core", "--rho", "0.5"), "--rho: 0.5, expected a finite number of at least 1"),
         (("--setup", "core", "--rho", "inf"), "--rho: inf, expected a finite number"),
         (("--setup", "core", "--cores", "0"), "--cores: 0, expected at least 1"),
