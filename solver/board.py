@@ -105,12 +105,19 @@ def _running(columns: Existing, cost: Floats, most: Ints) -> list[tuple[int, flo
         at = columns.find(special.block, special.row)
         if at is None:
             continue
-        runs = min(special.running, special.limit)
-        most[at] = max(0, special.limit - runs) if special.limit < FREE else FREE
         block = columns.program.blocks[special.block]
+        runs = min(special.running, special.limit, _held(columns, at, block))
+        most[at] = max(0, special.limit - special.running) if special.limit < FREE else FREE
         start = float(np.append(0.0, block.start)[columns.nodes[at]].sum())
         found += [(at, float(cost[at]) - start)] * runs
     return found
+
+
+def _held(columns: Existing, at: int, block: Block) -> int:
+    """Instances of a column that the stock holds; it exists, so that is one at least."""
+    rows = _rows(block, len(columns.program.rows.right))[columns.nodes[at]]
+    drawn = np.bincount(rows, minlength=len(columns.program.rows.right) + 1)[:-1]
+    return int((columns.program.rows.right[drawn > 0] // drawn[drawn > 0]).min(initial=FREE))
 
 
 def _by_service(

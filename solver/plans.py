@@ -235,7 +235,7 @@ def _beside(
     cheapest[: rest + 1], which[: rest + 1] = np.inf, -1
     for j in columns:
         step = min(items.step[j], rest)
-        if red[j] < cheapest[step] and _fit(items, j, right, drawn):
+        if red[j] < cheapest[step] and fits(items, j, right, drawn):
             cheapest[step], which[step] = red[j], j
     cover(rest, 0, paper)
     left = Want(wanted.share, wanted.spare, wanted.dear, rest, min(rest, wanted.left))
@@ -243,7 +243,7 @@ def _beside(
 
 
 @compiled
-def _fit(items: Items, j: int, right: Ints, drawn: Ints) -> bool:
+def fits(items: Items, j: int, right: Ints, drawn: Ints) -> bool:
     """Whether one more instance of a column does, where equal nodes stand side by side."""
     run, before = 0, -1
     for use in items.use[j]:

@@ -89,6 +89,8 @@ def reach(
     near, prices, worth, slack = _climbed(board, asked, start, effort)
     mark("prices")
     best = replace(found or Reached(None, np.inf, -np.inf, start), steps=prices.steps)
+    if not np.isfinite(worth).all():  # some service has no plan
+        return replace(best, bound=np.inf)
     above = slack + prices.net(worth, board.right, asked.total)
     edge = prices.bound + NEARER * max(abs(prices.bound), asked.scale)
     for again in range(CHECKS):
@@ -119,7 +121,8 @@ def _climbed(
         prices = Pricing(board.part(near), asked, effort, pool).climb(start)
         worth, slack = slacks(board, asked, prices)
         over = _with(board, prices, worth, np.where(near, np.inf, slack), asked)
-        if near.all() or prices.bound - over.bound <= CLOSE * abs(prices.bound):
+        enough = prices.bound - over.bound <= CLOSE * abs(prices.bound)
+        if near.all() or enough or at == CLIMBS - 1:  # prices know of no others than those that are near
             break
         above = slack + prices.net(worth, board.right, asked.total)
         near |= above < over.bound + NEARER * max(abs(over.bound), asked.scale)

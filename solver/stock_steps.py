@@ -14,6 +14,7 @@ import numpy as np
 from solver.board import Board, make_board
 from solver.choice import Decide
 from solver.column_lp import Promise, Relaxed, relax
+from solver.greedy import greedy_plan
 from solver.knapsacks import Ask
 from solver.partials import ROUNDING, solved_of, value_of
 from solver.picking import pick
@@ -65,6 +66,8 @@ class StockSteps:
 
     def met(self) -> Solved | None:
         """At least cost, or None if no plan was found that meets all demand."""
+        if self.better:
+            self._tell_at_once()
         if (np.diff(self.board.items.begin) == 0).any():
             return None
         every, none = np.ones(self.services), np.zeros(self.services)
@@ -96,9 +99,7 @@ class StockSteps:
             self.mark("relaxation")
             worst = least_worst(self.board, self.program.weight, GAP, relaxed, self.decide)
             self.mark("worst share")
-            plan = worst.plan
-            if self._value(plan, "worst") - worst.bound > GAP:
-                plan = self._worst_over_columns(plan, relaxed)
+            plan = self._unless_open(worst.plan, "worst", worst.bound, Ends(), relaxed)
             steps.append(("worst", self._proved(plan, "worst", worst.bound)))
             self._tell(plan, steps)
             spare = np.minimum(1.0, (steps[-1][1].value + ROUNDING) / self.program.weight)
@@ -124,7 +125,9 @@ class StockSteps:
         found = Reached(plan, value, -np.inf, start)
         found = self._reach(hinted, asked, Goal(absolute=GAP - HINT), start, found)
         assert found.plan is not None  # noqa: S101  there was one
-        return found.plan, found.bound - HINT
+        bound = max(found.bound - HINT, relaxed.value - SHARE if relaxed.whole else 0.0)
+        ends = Ends(worst=float((spare * weight).max()))
+        return self._unless_open(found.plan, "total", bound, ends, relaxed), bound
 
     def _cheapest(self, spare: Floats, plan: Ints, steps: list[tuple[Step, Partial]]) -> Solved:
         """The last step: least cost of leaving no more unmet."""
@@ -138,6 +141,8 @@ class StockSteps:
         found = self._reach(
             self.board, asked, Goal(relative=GAP), start, Reached(plan, value, -np.inf, start)
         )
+        ends = Ends(float((spare * weight).max()), total + ROUNDING)
+        found = self._over_columns(asked, found, ends, self._relaxed)
         steps.append(("cost", self._partial(found, "cost")))
         return self._solved(found.plan, steps)
 
@@ -181,24 +186,39 @@ class StockSteps:
             return found
         return replace(found, plan=np.repeat(few, better.counts), value=better.value)
 
-    def _worst_over_columns(self, plan: Ints, relaxed: Relaxed) -> Ints:
-        """Where no plan that leaves little was found: the integer program over the columns next to the
-        relaxation, or the plan at hand if that leaves less."""
+    def _unless_open(self, plan: Ints, step: Step, bound: float, ends: Ends, relaxed: Relaxed) -> Ints:
+        """A plan that leaves little more unmet than the bound, or what is found otherwise that leaves less:
+        by the integer program over the columns next to the relaxation, or at once."""
+        value = self._value(plan, step)
+        if value - bound <= GAP:
+            return plan
         columns = self.board.columns
         red = columns.drawn(relaxed.row_price) - relaxed.service_price[columns.service] * columns.cover
         few = np.lexsort((columns.costs(), np.maximum(0.0, np.round(red, 9))))[:FEW]
         few = np.union1d(few, relaxed.columns)
         picked = pick(self.program, columns.block[few], columns.row[few])
-        better = self.finish(self.program, picked, "worst", Ends(), np.inf, node_limit=NODES)
+        better = self.finish(self.program, picked, step, ends, np.inf, node_limit=NODES)
         self.mark("integer program over columns")
-        if better is None or not better.value < self._value(plan, "worst"):
-            return plan
-        return np.repeat(few, better.counts)
+        others = [greedy_plan(self.board, self.program.weight)]
+        if better is not None and np.isfinite(better.value):
+            others.append(np.repeat(few, better.counts))
+        for other in others:
+            if self._value(other, "worst") <= ends.worst + ROUNDING and self._value(other, step) < value:
+                plan, value = other, self._value(other, step)
+        return plan
 
     def _reach(self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None) -> Reached:
         reached = reach(board, asked, goal, start, found, self.decide, Effort(), self.mark)
         self.plans, self.steps = reached.plans, self.steps + reached.steps
         return reached
+
+    def _tell_at_once(self) -> None:
+        """Of a plan that no search is needed for."""
+        plan = greedy_plan(self.board, self.program.weight)
+        unmet = self._value(plan, "total") > 0
+        self._tell(
+            plan, [(s, self._proved(plan, s, 0.0)) for s in self.program.steps if unmet or s == "cost"]
+        )
 
     def _tell(self, plan: Ints, steps: list[tuple[Step, Partial]]) -> None:
         if self.better:

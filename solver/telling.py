@@ -28,11 +28,10 @@ class Telling:
             self._better(make_answer(self._question, solved, kept=kept, done=False))
 
     def running(self, finish: Finish) -> None:
-        """First what runs, trimmed to today's stock: it is there before any search."""
-        if self._question.program.specials:
-            plan = running_plan(self._question, finish)
-            if plan is not None:
-                self(plan, kept=True)
+        """First what runs, trimmed to today's stock, which may be nothing: it is there before any search."""
+        plan = running_plan(self._question, finish)
+        if plan is not None:
+            self(plan, kept=bool(self._question.program.specials))
 
     def _improves(self, solved: Solved, than: Solved) -> bool:
         program = self._question.program
