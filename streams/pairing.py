@@ -6,7 +6,7 @@ from schemas.allocation import Disaggregation
 from solver.setups import Setup
 from solver.shapes import Shape
 from solver.snapshots import level_of
-from streams.plan_files import DemandLine, workload_of
+from streams.plan_files import DemandLine, Entries, refuse, workload_of
 
 APART = frozenset({"both", "prefill", "decode"})
 """Phases with all of which the solver may choose."""
@@ -31,6 +31,22 @@ def disaggregation_of(setup: Setup, lines: Sequence[DemandLine]) -> Iterator[Dis
                 * _sent_usd(setup, line.model, workload.mean_input_tokens),
                 configurations=_cuda(setup),
             )
+
+
+def refuse_given_twice(asked: Entries[DemandLine], pairs: Sequence[Disaggregation]) -> None:
+    """A demand of `both` that may be served by pairs has no others beside it: they would count twice.
+
+    Raises:
+        FileError: lines that give both.
+    """
+    levels = {(pair.model, pair.slo_class) for pair in pairs}
+    faults = []
+    for i, line in enumerate(asked.lines):
+        halves = [phase for phase in ("prefill", "decode") if phase in line.rates]
+        if "both" in line.rates and halves and (line.model, line.slo_class) in levels:
+            text = "expected both alone, of which pairs may serve a part, or the others without it"
+            faults.append(asked.fault(i, "rates", f"{', '.join(halves)} beside both, {text}"))
+    refuse(faults)
 
 
 def _cuda(setup: Setup) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What is asked beyond demand met at least cost, from a file."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -8,7 +8,8 @@ from typing import NamedTuple
 from schemas.allocation import ROBUST, AllocationPolicy
 from schemas.base import Name
 from schemas.catalog import Catalog
-from schemas.faults import Fault
+from schemas.faults import Fault, Place, Steps
+from schemas.problems import ServiceDemand
 from schemas.yamlfile import load_marked
 from solver.setups import Setup
 from streams.plan_files import Known, refuse
@@ -29,6 +30,8 @@ class Asked(NamedTuple):
     policy: AllocationPolicy
     excluded: tuple[str, ...] = ()
     """Configurations that no plan has."""
+    place: Callable[[Steps], Place] | None = None
+    """Where each part stands in its file, if it is from one."""
 
 
 def policy_of(setup: Setup, path: Path | None, known: Known) -> Asked:
@@ -57,7 +60,33 @@ def read_policy(path: Path, catalog: Catalog, known: Known, there: Variants = Ma
             faults.append(Fault(place, field, f"{unknown!r}, expected one of {', '.join(sorted(expected))}"))
     refuse(faults)
     policy = AllocationPolicy(**{name: getattr(file, name) for name in AllocationPolicy.model_fields})
-    return Asked(policy, file.excluded_configurations)
+    return Asked(policy, file.excluded_configurations, marked.place)
+
+
+def refuse_undemanded(asked: Asked, demands: Sequence[ServiceDemand]) -> None:
+    """A policy of what nobody asks for would be without effect: rather a slip than a wish.
+
+    Raises:
+        FileError: what a file's policy names and no demand does.
+    """
+    if asked.place is None:
+        return
+    policy = asked.policy
+    models, keys = ({d.service.model for d in demands}, {d.service.key for d in demands})
+    pairs = [f"{pair.model}/{pair.slo_class}/both" for pair in policy.disaggregation]
+    named: tuple[tuple[str, Iterable[tuple[int | str, str]], set[str]], ...] = (
+        ("replicas", enumerate(r.model for r in policy.replicas), models),
+        ("regions_at_least", ((model, model) for model in policy.regions_at_least), models),
+        ("weights", ((model, model) for model in policy.weights), models),
+        ("disaggregation", enumerate(pairs), keys),
+    )
+    faults = []
+    for field, names, known in named:
+        for step, name in names:
+            if name not in known:
+                text = f"{name!r} has no demand, not even 0; expected one of {', '.join(sorted(known))}"
+                faults.append(Fault(asked.place((field, step)), field, text))
+    refuse(faults)
 
 
 # ------------------------------------------------------------------------------------------------- helpers

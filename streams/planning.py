@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agents.traces import SHIPPED_TRACES, read_steps
+from schemas.allocation import AllocationPolicy
 from schemas.catalog import Phase
 from schemas.problems import Problem, Running, Service, ServiceDemand, Sliced, Stock
 from solver.asked import beyond_reach
@@ -25,7 +26,7 @@ from solver.snapshots import (
     startup_ratios,
     tokens_of,
 )
-from streams.pairing import disaggregation_of
+from streams.pairing import disaggregation_of, refuse_given_twice
 from streams.plan_files import (
     DemandLine,
     Entries,
@@ -38,7 +39,7 @@ from streams.plan_files import (
     refuse,
     workload_of,
 )
-from streams.plan_policy import policy_of
+from streams.plan_policy import policy_of, refuse_undemanded
 from streams.plan_record import is_record, read_record
 
 STOCK_TRACE = SHIPPED_TRACES / "bamboo_2020_g4dn.csv.gz"
@@ -80,11 +81,8 @@ def question_of(setup: Setup, library: Library, given: Given) -> Question:
     update: dict[str, Any] = {"sliced": sliced_of(setup), "policy": asked.policy}
     update["excluded_configurations"] = asked.excluded
     if given.demand is not None:
-        lines = read_demand(given.demand, known)
-        update["demands"] = _demands(setup, library, lines)
-        if not asked.policy.disaggregation:
-            apart = tuple(disaggregation_of(setup, lines.lines))
-            update["policy"] = asked.policy.model_copy(update={"disaggregation": apart})
+        update |= _demanded(setup, library, read_demand(given.demand, known), asked.policy)
+    refuse_undemanded(asked, update.get("demands", problem.demands))
     listed = None if given.prices is None else read_prices(given.prices, known)
     prices = prices_of(setup) | ({} if listed is None else _by_place(listed))
     stocks = problem.stocks
@@ -144,6 +142,16 @@ def _from_the_set_up(setup: Setup, library: Library, given: Given) -> Problem:
 def _known(setup: Setup) -> Known:
     names = [node.name for node in setup.scope.configurations]
     return Known(setup.scope.levels, setup.scope.phases, names, regions_of(setup))
+
+
+def _demanded(
+    setup: Setup, library: Library, asked: Entries[DemandLine], policy: AllocationPolicy
+) -> dict[str, Any]:
+    """What a file of demand says of a problem. Raises: as `refuse_given_twice` and `_demands`."""
+    pairs = policy.disaggregation or tuple(disaggregation_of(setup, asked.lines))
+    refuse_given_twice(asked, pairs)
+    apart = policy.model_copy(update={"disaggregation": pairs})
+    return {"demands": _demands(setup, library, asked), "policy": apart}
 
 
 def _demands(setup: Setup, library: Library, asked: Entries[DemandLine]) -> tuple[ServiceDemand, ...]:

@@ -344,6 +344,35 @@ def test_part_of_a_node_that_is_sold_may_be_used(folder: Path) -> None:
     assert {m["configuration"] for m in told("explain", "plan", *files)["one_more"]} == {"8xH100"}
 
 
+def test_demand_that_contradicts_set_up_or_policy_is_named_where_it_was_written(
+    folder: Path,
+) -> None:
+    setup = written(
+        folder,
+        "choice.yaml",
+        "catalog: shipped\nserve: {phi-4-14b: [interactive], qwen3-32b: [interactive]}\nn_max: 1\n"
+        "configurations: [1xL40S]\nslices: false\nphases: [prefill, decode, both]\n",
+    )
+    demand = written(
+        folder, "thrice.yaml", f"demand:\n  - model: {PHI}\n    rates: {{prefill: 9, decode: 1, both: 2}}"
+    )
+    stock = written(
+        folder, "few.yaml", f"availability: [{{region: {EAST}, configuration: 1xL40S, nodes: 9}}]"
+    )
+    files = ("--setup", setup, "--availability", stock, "--demand")
+    line = refused("plan", *files, demand)
+    assert "thrice.yaml:3: demand.0.rates: prefill, decode beside both, expected both alone" in line
+    one = written(folder, "two.yaml", f"demand: [{{model: {PHI}, rates: {{prefill: 9, decode: 1}}}}]")
+    for text, said in (
+        ("replicas: [{model: qwen3-32b, at_least: 1}]", "replicas: 'qwen3-32b' has no demand, not even 0"),
+        ("weights: {qwen3-32b: 2}", "weights: 'qwen3-32b' has no demand, not even 0"),
+        (json.dumps({"disaggregation": [PAIR]}), f"disaggregation: '{PHI}/interactive/both' has no demand"),
+    ):
+        line = refused("plan", *files, one, "--policy", written(folder, "for-none.yaml", text))
+        assert f"for-none.yaml:1: {said}" in line
+        assert "expected one of phi-4-14b" in line
+
+
 # --------------------------------------------------------------------------------- its neighbours, and others
 
 
