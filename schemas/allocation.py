@@ -4,7 +4,7 @@ Every field of `AllocationPolicy` says "off" unless it is set. What it does to t
 beside each: it **filters** columns, **prices** them, changes what they **cover**, or is a **row**.
 
 A row that stock cannot keep (a floor of replicas, a spread over regions) is kept as far as it goes: what is
-missing costs `breach_usd_per_hour` each and is told in the answer (`Answer.breaches`); demand comes first.
+missing weighs `breach_usd_per_hour` each and is told in the answer (`Answer.breaches`); demand comes first.
 """
 
 from typing import Annotated, Literal, Self
@@ -100,8 +100,8 @@ class AllocationPolicy(Frozen):
     minimum_saving: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """What runs is kept where it serves as well, unless the new plan saves this share of its cost."""
     breach_usd_per_hour: Annotated[float, Field(ge=0.01, le=1e9)] = 1000.0
-    """Price of each replica, or region, that is missing: well above any instance's. Price; not in the bill,
-    but in the cost that a gap is relative to."""
+    """What each replica, or region, that is missing weighs against the cost: well above any instance. Price
+    while searching; in no cost that is told, nor in what a gap is relative to."""
 
     @model_validator(mode="after")
     def _said_once(self) -> Self:

@@ -341,11 +341,12 @@ class Answer(Frozen):
     """The bill: nodes, and KV caches sent between prefill and decode."""
     penalty_usd_per_hour: Rate
     bound_usd_per_hour: float
-    """No allocation that leaves as little demand unmet costs less, start-up and policies included."""
+    """No allocation that leaves as little demand unmet, and is as little short of policies, costs less,
+    start-up and what policies add included."""
     gap: Rate
     seconds: Rate
     policy_usd_per_hour: Rate = later(0.0)
-    """What policies add to the cost without being on the bill: surcharges, risk, breaches."""
+    """What policies add to the cost without being on the bill: surcharges, risk. Not `breaches`."""
     nodes: tuple[Bought, ...] = later(())
     apart: tuple[Apart, ...] = later(())
     columns: Count = later(0)
@@ -367,5 +368,5 @@ class Answer(Frozen):
 
     @property
     def value(self) -> float:
-        """What was minimised, USD per hour."""
+        """What was minimised, USD per hour, but for the weight of breaches."""
         return self.usd_per_hour + self.penalty_usd_per_hour + self.policy_usd_per_hour

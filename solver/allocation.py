@@ -23,7 +23,7 @@ from solver.candidates import Templates
 from solver.choice import Chosen, Plans
 from solver.columns import ProblemError, make_question
 from solver.keeping import kept_plan
-from solver.partials import ROUNDING, nothing, solved_of, value_of
+from solver.partials import ROUNDING, aside_of, better_of, nothing, solved_of, value_of
 from solver.picking import pick_all
 from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step
 from solver.telling import Telling
@@ -106,7 +106,8 @@ def finish(
     gap: float = RELATIVE_GAP,
     node_limit: int = NODE_LIMIT,
 ) -> Partial | None:
-    """The best counts of some columns, by one step's objective (`solver.program.Finish`).
+    """The best counts of some columns, by one step's objective (`solver.program.Finish`). HiGHS's gap is
+    relative to all of it: where nobody pays some, a second search goes on to the same share of the rest.
 
     Returns:
         None where it is proven that there is none below the cutoff. Where the work limit ended the search
@@ -114,7 +115,22 @@ def finish(
     """
     model = build_model(program, picked, ends)
     objective = {"cost": model.cost, "total": model.total, "worst": model.most}[step]
-    results = _run(model, objective, cutoff, gap, node_limit)
+    found = _found(model, program, picked, step, _run(model, objective, cutoff, gap, node_limit))
+    if found is None or step != "cost" or not math.isfinite(found.value) or found.nodes >= node_limit:
+        return found
+    aside = aside_of(program, found.extras)
+    within = max(ABSOLUTE_GAP, gap * (found.value - aside))
+    if aside <= 0 or found.value - found.bound <= within:
+        return found
+    results = _run(model, objective, cutoff, 0.0, node_limit, absolute=within)
+    further = _found(model, program, picked, step, results)
+    return found if further is None else better_of(found, further)
+
+
+def _found(
+    model: pyo.ConcreteModel, program: Program, picked: Picked, step: Step, results: Results
+) -> Partial | None:
+    """What HiGHS has found (`finish`)."""
     nodes = max(0, int(getattr(results.extra_info, "mip_node_count", None) or 0))  # not always there
     bound = results.objective_bound
     bound = float(bound) if bound is not None and math.isfinite(bound) else -math.inf
@@ -356,6 +372,7 @@ def _run(
     gap: float,
     node_limit: int,
     more: Mapping[str, str] | None = None,
+    absolute: float = ABSOLUTE_GAP,
 ) -> Results:
     """Minimise one objective, looking for nothing that is not below the cutoff."""
     options: dict[str, float | str] = {"random_seed": 0, "mip_max_nodes": node_limit, **(more or {})}
@@ -366,7 +383,7 @@ def _run(
         model,
         threads=1,
         rel_gap=gap,
-        abs_gap=ABSOLUTE_GAP,
+        abs_gap=absolute,
         load_solutions=False,
         raise_exception_on_nonoptimal_result=False,  # an unsatisfiable model is an answer (Pyomo#2920)
         solver_options=options,

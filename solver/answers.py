@@ -8,6 +8,7 @@ from schemas.problems import Answer, Apart, Binding, Bought, Breach, Chosen, Ste
 from solver.columns import Question
 from solver.keeping import unmet_by_step
 from solver.obstacles import obstacles
+from solver.partials import aside_of
 from solver.program import Proof, Solved
 from solver.slices import spare_nodes
 
@@ -31,7 +32,9 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False, done:
     bill, penalty, added = _costs(question, solved)
     total = bill + penalty + added
     proven = bool(solved.proofs) and solved.proofs[-1].step == "cost"
-    bound = min(total, max(0.0, solved.bound) + _paid_anyway(question)) if proven else 0.0
+    # A plan that is short of no more than this one has no higher prices for that in its cost.
+    aside = aside_of(question.program, solved.extras)
+    bound = min(total, max(0.0, solved.bound - aside)) if proven else 0.0
     gap = (total - bound) / total if total > 0 else 0.0
     steps = tuple(
         Step(minimised="cost", value=total, bound=bound, gap=gap)
@@ -94,10 +97,11 @@ def _step_of_shares(question: Question, solved: Solved, proof: Proof) -> Step:
 
 
 def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:
-    """The bill, what starting costs, and what policies add; USD per hour."""
+    """The bill, what starting costs, and what policies add; USD per hour. What they are short of is told, and
+    no cost: its price is there to have it avoided."""
     problem, program = question.problem, question.program
     running = {(s.block, s.row): s.running for s in program.specials}
-    bill, penalty, added = 0.0, 0.0, _paid_anyway(question)
+    bill, penalty, added = 0.0, 0.0, 0.0
     for b, row, count in solved.counts:
         block, site = program.blocks[b], question.sites[b]
         for c, nodes in question.uses(b, row).items():
@@ -112,20 +116,12 @@ def _costs(question: Question, solved: Solved) -> tuple[float, float, float]:
             bill, added = bill + value * own, added + value * (usd - own)
         elif k in question.apart:
             bill += _share(value) * usd
-        elif k in question.missing:
-            added += round(value) * usd
     return bill, penalty, added
 
 
 def _share(value: float) -> float:
     """Of demand, without HiGHS's rounding."""
     return min(1.0, value) if value > SHARE_TOLERANCE else 0.0
-
-
-def _paid_anyway(question: Question) -> float:
-    """Price of floors that no plan could keep, so that the program leaves them out."""
-    missing = sum(b.asked - b.got for b in question.breaches if b.policy != "pinned")
-    return missing * question.problem.policy.breach_usd_per_hour
 
 
 def _chosen(question: Question, solved: Solved) -> Iterator[Chosen]:
@@ -160,13 +156,9 @@ def _apart(question: Question, solved: Solved) -> Iterator[Apart]:
 
 def _missing(question: Question, solved: Solved) -> Iterator[Breach]:
     for k, missing in question.missing.items():
-        if lacks := round(float(solved.extras[k])):
-            yield Breach(
-                policy=missing.policy,
-                subject=missing.subject,
-                asked=missing.asked,
-                got=missing.asked - lacks,
-            )
+        got = missing.floor - round(float(solved.extras[k]))
+        if got < missing.asked:
+            yield Breach(policy=missing.policy, subject=missing.subject, asked=missing.asked, got=got)
 
 
 def _binding_rows(question: Question, solved: Solved) -> tuple[Binding, ...]:

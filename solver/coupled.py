@@ -15,7 +15,7 @@ import numpy as np
 from solver.column_lp import Promise, Relaxed, relax
 from solver.dominance import undominated
 from solver.existing import existing
-from solver.partials import ROUNDING, solved_of
+from solver.partials import ROUNDING, aside_of, solved_of
 from solver.picking import pick
 from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Solved, Step
 
@@ -105,7 +105,8 @@ class _Search:
             return None
         if self._better:
             self._better(replace(solved_of(self._program, picked, [(step, first)]), proofs=()))
-        enough = first.value * (1 - GAP) if step == "cost" else first.value - GAP
+        paid = first.value - aside_of(self._program, first.extras)
+        enough = first.value - GAP * (paid if step == "cost" else 1.0)
         bound = max(base, min(first.bound, base + rest))
         if bound >= enough:
             return _Found(picked, replace(first, bound=min(first.value, bound)), relaxed)

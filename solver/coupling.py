@@ -24,6 +24,9 @@ class Missing(NamedTuple):
     policy: Literal["replicas", "regions_at_least"]
     subject: str
     asked: int
+    floor: int
+    """What the row asks for: no more than there can be, since what no plan has tells none from another, and
+    its price would hide what they cost."""
 
 
 @dataclass
@@ -79,6 +82,7 @@ class Draft:
             low=np.zeros(len(names)),
             high=np.array(highs, np.float64),
             whole=np.array(whole, np.bool_),
+            aside=np.isin(np.arange(len(names)), list(self.missing)),
             covers=tuple(self.extra_covers),
             draws=tuple(self.extra_draws),
         )
@@ -125,8 +129,9 @@ def define_replicas(draft: Draft, policy: AllocationPolicy, asked: Sequence[Aske
         for service in _of_model(asked, replicas.model):
             counted = replicas_of(policy, service)
             if replicas.at_least:
-                row = draft.row(f"replicas of {service}, at least", -float(replicas.at_least))
-                _may_miss(draft, policy, row, Missing("replicas", service, replicas.at_least))
+                floor = min(replicas.at_least, _most_instances([s for _, s in draft.blocks(*counted)]))
+                row = draft.row(f"replicas of {service}, at least", -float(floor))
+                _may_miss(draft, policy, row, Missing("replicas", service, replicas.at_least, floor))
                 for b, _ in draft.blocks(*counted):
                     draft.term(b, Term(row, instance=-1.0))
             if replicas.at_most is not None:
@@ -144,9 +149,11 @@ def define_spread(draft: Draft, policy: AllocationPolicy, asked: Sequence[Asked]
     for model, regions in sorted(policy.regions_at_least.items()):
         for service in _of_model(asked, model):
             sites = list(draft.blocks(*replicas_of(policy, service)))
-            row = draft.row(f"regions of {service}", -float(regions))
-            _may_miss(draft, policy, row, Missing("regions_at_least", service, regions))
-            for region in sorted({site.place.region for _, site in sites}):
+            there_are = sorted({site.place.region for _, site in sites})
+            floor = min(regions, len(there_are))
+            row = draft.row(f"regions of {service}", -float(floor))
+            _may_miss(draft, policy, row, Missing("regions_at_least", service, regions, floor))
+            for region in there_are:
                 there = draft.row(f"instances of {service} in {region}", 0.0)
                 for b, site in sites:
                     if site.place.region == region:
@@ -194,9 +201,19 @@ def _of_model(asked: Sequence[Asked], model: str) -> list[str]:
     return [a.service.key for a in asked if a.service.model == model and a.demanded]
 
 
+def _most_instances(sites: Sequence[Site]) -> int:
+    """No plan has more: each takes a node, or a GPU of one that is shared."""
+    places = {site.place.pool.key: site.place for site in sites}
+    return sum(
+        stock.nodes * (place.kinds[name].gpus[name] if place.is_slice(name) else 1)
+        for place in places.values()
+        for name, stock in place.stocks.items()
+    )
+
+
 def _may_miss(draft: Draft, policy: AllocationPolicy, row: int, missing: Missing) -> None:
     name = f"missing {missing.policy} of {missing.subject}"
     at = draft.variable(
-        name, policy.breach_usd_per_hour, float(missing.asked), whole=False, draws={row: -1.0}
+        name, policy.breach_usd_per_hour, float(missing.floor), whole=False, draws={row: -1.0}
     )
     draft.missing[at] = missing

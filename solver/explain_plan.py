@@ -35,16 +35,30 @@ class Outcome(Frozen):
     """What a plan comes to."""
 
     usd_per_hour: Rate
-    """As it was minimised: the bill, starts, policies."""
+    """The bill, starts, what policies add."""
     bound_usd_per_hour: float
+    breach_usd_per_hour: Rate = 0.0
+    """What it is short of policies weighs beside (`AllocationPolicy.breach_usd_per_hour`)."""
     worst_unmet: Rate
     """The largest unmet share of a service, by weight."""
     total_unmet: Rate
     """The sum of the shares, by weight."""
 
+    @property
+    def minimised(self) -> float:
+        """Cost and breaches together."""
+        return self.usd_per_hour + self.breach_usd_per_hour
+
+    @property
+    def least(self) -> float:
+        """No plan that meets as much has less of both together."""
+        bound = self.bound_usd_per_hour
+        return bound + self.breach_usd_per_hour if bound > 0 else 0.0  # a bound of 0 may be one below
+
 
 class Change(Frozen):
-    """From a plan's cost to a neighbour's, USD per hour: as found, and between what it surely lies."""
+    """From a plan's cost to a neighbour's, USD per hour, breaches at their weight: as found, and between what
+    it surely lies."""
 
     found: float
     at_least: float
@@ -133,9 +147,11 @@ def explain_plan(
 def outcome_of(problem: Problem, answer: Answer) -> Outcome:
     """What an answer to a problem comes to."""
     shares = [problem.policy.weight(unmet.service.model) * unmet.share for unmet in answer.unmet]
+    missing = sum(b.asked - b.got for b in answer.breaches if b.policy != "pinned")
     return Outcome(
         usd_per_hour=answer.value,
         bound_usd_per_hour=answer.bound_usd_per_hour,
+        breach_usd_per_hour=problem.policy.breach_usd_per_hour * missing,
         worst_unmet=max(shares, default=0.0),
         total_unmet=sum(shares),
     )
@@ -147,7 +163,7 @@ def merit(outcome: Outcome | None, scarcity: Scarcity = "worst-first") -> tuple[
         return math.inf, math.inf, math.inf
     worst, total = (round(share / SAME) * SAME for share in (outcome.worst_unmet, outcome.total_unmet))
     first, then = (worst, total) if scarcity == "worst-first" else (total, worst)
-    return first, then, outcome.usd_per_hour
+    return first, then, outcome.minimised
 
 
 def change(
@@ -162,9 +178,9 @@ def change(
     if there is None or merit(here)[:2] != merit(there)[:2]:
         return None
     return Change(
-        found=min(most, max(least, there.usd_per_hour - here.usd_per_hour)),
-        at_least=max(least, there.bound_usd_per_hour - here.usd_per_hour),
-        at_most=min(most, there.usd_per_hour - here.bound_usd_per_hour),
+        found=min(most, max(least, there.minimised - here.minimised)),
+        at_least=max(least, there.least - here.minimised),
+        at_most=min(most, there.minimised - here.least),
     )
 
 
@@ -215,9 +231,8 @@ def _one_more(
         there = _outcome(solve, _with_nodes(problem, place, stock.nodes + 1), library)
         if there is not None and merit(there, order) > merit(here, order):
             # Within the gap: what is there already can go on without the node.
-            there = here.model_copy(
-                update={"bound_usd_per_hour": min(here.bound_usd_per_hour, there.bound_usd_per_hour)}
-            )
+            bound = max(0.0, min(here.least, there.least) - here.breach_usd_per_hour)
+            there = here.model_copy(update={"bound_usd_per_hour": bound})
         found.append(
             OneMore(
                 pool=stock.pool.key,

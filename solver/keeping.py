@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from solver.columns import Question
-from solver.partials import ROUNDING, solved_of, value_of
+from solver.partials import ROUNDING, aside_of, solved_of, value_of
 from solver.picking import pick
 from solver.places import Room
 from solver.program import Ends, Finish, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step
@@ -62,10 +62,13 @@ def kept_plan(question: Question, solved: Solved, finish: Finish) -> Solved | No
     if running is None:
         return None
     if not solved.proofs:
-        return replace(running, proofs=(Proof("cost", running.value, 0.0),))
+        return replace(
+            running, proofs=(Proof("cost", running.value, 0.0, aside_of(program, running.extras)),)
+        )
     more = serves_more(program, running.unmet, solved.unmet)
+    paid = running.value - aside_of(program, running.extras)
     if not more and (
-        solved.value <= running.value * (1 - least)
+        solved.value <= running.value - least * paid
         or (program.weight * running.unmet > program.weight * solved.unmet + SAME).any()
     ):
         return None
@@ -122,5 +125,8 @@ def unmet_by_step(program: Program, step: Step, unmet: Floats) -> float:
 
 def _proof(program: Program, running: Solved, proof: Proof) -> Proof:
     """What the search proved, of the running plan."""
-    value = running.value if proof.step == "cost" else unmet_by_step(program, proof.step, running.unmet)
-    return Proof(proof.step, value, min(proof.bound, value))
+    if proof.step == "cost":
+        value, aside = running.value, aside_of(program, running.extras)
+    else:
+        value, aside = unmet_by_step(program, proof.step, running.unmet), 0.0
+    return Proof(proof.step, value, min(proof.bound, value), aside)

@@ -1,6 +1,7 @@
 """What counts of some columns come to: unmet shares, the objectives, a solved program."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,6 +30,19 @@ def value_of(program: Program, picked: Picked, counts: Ints, extras: Floats, ste
     return float(weighed.sum() if step == "total" else weighed.max(initial=0.0))
 
 
+def aside_of(program: Program, extras: Floats) -> float:
+    """Of the cost: prices that nobody pays."""
+    aside = program.extras.aside
+    return float(extras[aside] @ program.extras.price[aside]) if aside.any() else 0.0
+
+
+def better_of(found: Partial, further: Partial) -> Partial:
+    """The better plan of two searches through the same columns, with the better bound."""
+    best = found if found.value <= further.value else further
+    bound = min(best.value, max(found.bound, further.bound))
+    return replace(best, bound=bound, nodes=found.nodes + further.nodes)
+
+
 def nothing(program: Program) -> Solved:
     """The plan without any instance, which is optimal where there are no columns."""
     none = Partial(np.zeros(0, np.int64), program.extras.low, 0.0, 0.0)
@@ -49,7 +63,10 @@ def solved_of(program: Program, picked: Picked, steps: list[tuple[Step, Partial]
         unmet=unmet_of(program, picked, last.counts, last.extras),
         cost=float(last.counts @ picked.price + last.extras @ program.extras.price),
         penalty=float(started @ picked.start),
-        proofs=tuple(Proof(step, found.value, found.bound) for step, found in steps),
+        proofs=tuple(
+            Proof(step, found.value, found.bound, aside_of(program, found.extras) if step == "cost" else 0.0)
+            for step, found in steps
+        ),
         row_price=np.zeros(len(program.rows.right)),
         service_price=np.zeros(len(program.services)),
         survivors=len(picked),

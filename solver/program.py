@@ -116,6 +116,8 @@ class Extras:
     high: Floats = field(default_factory=lambda: np.zeros(0))
     """Finite."""
     whole: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    aside: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Nobody pays their price: it only says how much they are to be avoided, so no gap is relative to it."""
     covers: tuple[tuple[int, int, float], ...] = ()
     """(extra, service, e > 0)."""
     draws: tuple[tuple[int, int, float], ...] = ()
@@ -226,12 +228,15 @@ class Proof(NamedTuple):
     step: Step
     value: float
     bound: float
+    aside: float = 0.0
+    """Of the value: prices that nobody pays (`Extras.aside`)."""
 
     @property
     def gap(self) -> float:
-        """Relative for the cost; of unmet shares as it is."""
-        over = max(0.0, self.value - self.bound)
-        return over / self.value if self.step == "cost" and self.value > 0 else over
+        """Relative to what is paid for the cost, which is all of it where that is nothing; of unmet shares as
+        it is."""
+        over, paid = max(0.0, self.value - self.bound), self.value - self.aside
+        return min(1.0, over / paid) if self.step == "cost" and paid > 0 else over
 
 
 @dataclass(frozen=True, eq=False)

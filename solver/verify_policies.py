@@ -92,11 +92,11 @@ def _apart(problem: Problem, answer: Answer) -> Iterator[Violation]:
 
 
 def _added(problem: Problem, answer: Answer) -> Iterator[Violation]:
-    """What policies add to the cost: surcharges, risk, and what is missing of floors."""
+    """What policies add to the cost: surcharges and risk. What is missing of floors costs nobody anything."""
     policy = problem.policy
     risk = {(s.pool.key, s.configuration): s.interruptions_per_hour for s in problem.stocks}
     price = {(s.pool.key, s.configuration): s.usd_per_hour for s in problem.stocks}
-    usd = policy.breach_usd_per_hour * sum(b.asked - b.got for b in answer.breaches if b.policy != "pinned")
+    usd = 0.0
     for c in answer.chosen:
         names = set(c.template.nodes)
         steps = (len(c.template.nodes) > 1) + (len(names) > 1)

@@ -38,7 +38,8 @@ def summary(record: PlanRecord) -> Iterator[str]:
     if record.answer.policy_usd_per_hour:
         parts.append(f"policies {record.answer.policy_usd_per_hour:.2f}")
     yield f"{record.cost_usd_per_hour:.2f} USD/h: {', '.join(parts)}"
-    yield f"no plan that meets as much costs less than {record.bound_usd_per_hour:.2f}: gap {record.gap:.3%}"
+    as_much = "meets as much, and is short of no more," if record.answer.breaches else "meets as much"
+    yield f"no plan that {as_much} costs less than {record.bound_usd_per_hour:.2f}: gap {record.gap:.3%}"
     limits = record.limits
     yield (
         f"{record.columns:,} columns of {limits.templates:,} templates (library {limits.library}, runtime "

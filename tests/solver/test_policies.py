@@ -152,7 +152,7 @@ def test_a_floor_holds_without_demand_and_is_told_where_stock_is_short(box: Tool
         2,
     )
     assert short.unmet == ()
-    assert (short.usd_per_hour, short.policy_usd_per_hour) == (6.0, 1000.0)
+    assert (short.usd_per_hour, short.policy_usd_per_hour, short.bound_usd_per_hour) == (6.0, 0.0, 6.0)
 
 
 def test_models_are_spread_over_regions(box: Toolbox) -> None:
