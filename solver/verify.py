@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from schemas.problems import Answer, Problem, Template
+from solver.library import Library
+from solver.verify_library import ratings
 from solver.verify_parts import (
     MONEY,
     SHARE,
@@ -25,13 +27,18 @@ from solver.verify_policies import policies
 from solver.verify_proof import proof
 
 
-def verify(problem: Problem, answer: Answer) -> tuple[Violation, ...]:
-    """All violations of an answer, in a fixed order; empty if it satisfies its problem."""
+def verify(problem: Problem, answer: Answer, library: Library | None = None) -> tuple[Violation, ...]:
+    """All violations of an answer, in a fixed order; empty if it satisfies its problem.
+
+    Args:
+        library: that it was chosen from, opened with its figures; without it ratings are taken on trust.
+    """
     checks = (
         _identity, _templates, _pools, _unfit, _capacity, _bought, _slices, _services, _demand, _prices,
         _penalty, proof, policies,
     )  # fmt: skip
-    return tuple(violation for check in checks for violation in check(problem, answer))
+    found = tuple(violation for check in checks for violation in check(problem, answer))
+    return found if library is None else (*found, *ratings(problem, answer, library))
 
 
 def _identity(problem: Problem, answer: Answer) -> Iterator[Violation]:

@@ -4,8 +4,9 @@ So a plan can be compared, explained and continued from without anything that it
 explanation, its library.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from schemas.base import Count, Frozen, Rate
 from schemas.catalog import Runtime
@@ -15,6 +16,7 @@ from schemas.problems import Answer, Chosen, Problem, Unmet
 from schemas.yamlfile import load_yaml
 from solver.library import Library
 from solver.plan_reasons import Reason, reasons
+from solver.verify import verify
 from streams.library_view import combination_text
 
 
@@ -92,15 +94,7 @@ def record_of(
 ) -> PlanRecord:
     """What is written of an answer."""
     return PlanRecord(
-        cost_usd_per_hour=answer.value,
-        bound_usd_per_hour=answer.bound_usd_per_hour,
-        gap=answer.gap,
-        seconds=answer.seconds,
         processor_seconds=processor_seconds,
-        bill_usd_per_hour=answer.usd_per_hour,
-        penalty_usd_per_hour=answer.penalty_usd_per_hour,
-        unmet=_unmet(answer.unmet),
-        columns=answer.columns,
         instances=_instances(answer.chosen, reasons(problem, answer, library)),
         unused=tuple(unused),
         limits=Limits(
@@ -113,7 +107,30 @@ def record_of(
         ),
         problem=problem,
         answer=answer,
+        **_figures(answer),
     )
+
+
+def faults_of(record: PlanRecord, library: Library | None = None) -> Iterator[str]:
+    """What of a plan breaks its question, or is told otherwise at its top than in its answer.
+
+    Args:
+        library: that it was chosen from; without it ratings are taken on trust.
+    """
+    for violation in verify(record.problem, record.answer, library):
+        yield f"{violation.name}: {violation.detail}"
+    for name, figure in _figures(record.answer).items():
+        if getattr(record, name) != figure:
+            yield f"{name}: {getattr(record, name)}, the answer has {figure}"
+    told = record.instances
+    rows = _instances(record.answer.chosen, [Reason(0.0, "")] * len(record.answer.chosen))
+    if len(told) != len(rows):
+        yield f"instances: {len(told)} of them, the answer has {len(rows)}"
+        return
+    for i, (row, own) in enumerate(zip(told, rows, strict=True)):
+        for name in sorted(InstanceRow.model_fields.keys() - Reason._fields):
+            if getattr(row, name) != getattr(own, name):
+                yield f"instances.{i}.{name}: {getattr(row, name)}, the answer has {getattr(own, name)}"
 
 
 def read_record(path: Path) -> PlanRecord:
@@ -140,6 +157,20 @@ def is_record(path: Path) -> bool:
     if marked.faults:
         raise FileError(marked.faults)
     return {"problem", "answer"} <= content.keys()
+
+
+def _figures(answer: Answer) -> dict[str, Any]:
+    """What a plan repeats of its answer, so that nobody has to look there."""
+    return {
+        "cost_usd_per_hour": answer.value,
+        "bound_usd_per_hour": answer.bound_usd_per_hour,
+        "gap": answer.gap,
+        "seconds": answer.seconds,
+        "bill_usd_per_hour": answer.usd_per_hour,
+        "penalty_usd_per_hour": answer.penalty_usd_per_hour,
+        "unmet": _unmet(answer.unmet),
+        "columns": answer.columns,
+    }
 
 
 def _instances(chosen: Sequence[Chosen], why: Sequence[Reason]) -> tuple[InstanceRow, ...]:

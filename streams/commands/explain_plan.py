@@ -91,7 +91,7 @@ def _opened(settings: "Settings", path: Path, library: Path | None) -> "tuple[Pl
     """A plan with the library that it was chosen from.
 
     Raises:
-        OSError, ValueError: it cannot be read, or the library cannot be had any more.
+        OSError, ValueError: it cannot be read, the library cannot be had any more, or it is not from there.
     """
     from solver.setups import PAPER_SETUPS
 
@@ -105,4 +105,5 @@ def _opened(settings: "Settings", path: Path, library: Path | None) -> "tuple[Pl
         raise ValueError(
             f"{path}: limits.library: {limits.library!r}, expected {known.digest}, as of {limits.setup} now"
         )
+    planning.keeping(path, record, known)
     return record, known

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from streams.planning import Given
 
 PANEL = "Planning"
+TOLD = 3
+"""Faults of a plan, after which nobody reads on."""
 app = typer.Typer()
 
 SetupName = Annotated[
@@ -138,12 +140,25 @@ def opened(path: Path) -> "PlanRecord":
     """A plan that was written before.
 
     Raises:
-        ValueError: it cannot be read, or is none.
+        ValueError: it cannot be read, is none, or breaks its own question.
     """
     from streams.plan_record import read_record
 
     readable("PLAN", path)
-    return read_record(path)
+    record = read_record(path)
+    keeping(path, record)
+    return record
+
+
+def keeping(path: Path, record: "PlanRecord", library: "Library | None" = None) -> None:
+    """Raises ValueError: a plan that breaks its own question, or has ratings that are not its library's."""
+    from streams.plan_record import faults_of
+
+    faults = list(faults_of(record, library))
+    if faults:
+        more = f"; and {len(faults) - TOLD} more" if len(faults) > TOLD else ""
+        told = f"{'; '.join(faults[:TOLD])}{more}"
+        raise ValueError(f"{path}: no plan that keeps its question: {told}; expected one as it was written")
 
 
 def prepared(

@@ -23,6 +23,7 @@ from solver.plan_changes import Moves, held, moves
 from solver.plan_reasons import best_per_usd, node_prices, nodes_left, reasons
 from solver.setups import paper_setup
 from solver.simpler import Templates, alike
+from solver.verify import verify
 from solver.verify_parts import key_of
 
 EAST = Pool(cloud="aws", region="east", market="on-demand")
@@ -138,6 +139,30 @@ def test_slices_are_left_as_long_as_they_fit(library: Library, asked: Callable[.
     chosen = Chosen(template=mixed.template, rating=mixed.rating, pool=EAST, count=1, usd_per_hour=7.5)
     used = nodes_left(problem, nothing.model_copy(update={"chosen": (chosen,)}))
     assert used == {(EAST.key, "1xL40S"): 1, (EAST.key, "2xL40S"): 0}  # of two nodes one GPU
+
+
+def test_ratings_are_the_librarys_or_those_of_what_runs(
+    library: Library, asked: Callable[..., Problem]
+) -> None:
+    problem = asked(1000.0, (EAST, "1xL40S", 9, 1.0), (EAST, "2xL40S", 9, 2.0))
+    answer = solve(problem, library)
+    assert verify(problem, answer, library) == ()
+    chosen = answer.chosen[0]
+    rated = chosen.rating.model_copy(update={"throughput": 1e12})
+    broken = answer.model_copy(update={"chosen": (chosen.model_copy(update={"rating": rated}),)})
+    assert any(
+        v.name == "rating" and "rated 1000000000000.0" in v.detail for v in verify(problem, broken, library)
+    )
+    assert not any(v.name == "rating" for v in verify(problem, broken))
+    few = alike(library, "single nodes")
+    mixed = next(c.rated for c in library.candidates if len(c.nodes) == 2)
+    entry = chosen.model_copy(update={"template": mixed.template, "rating": mixed.rating})
+    other = answer.model_copy(update={"chosen": (entry,)})
+    (found,) = (v for v in verify(problem, other, few) if v.name == "rating")
+    assert found.detail == f"{mixed.template.id}: neither in the library nor running"
+    runs = Running(template=mixed.template, rating=mixed.rating, pool=EAST, count=1)
+    running = problem.model_copy(update={"running": (runs,)})
+    assert not any(v.name == "rating" for v in verify(running, other, few))
 
 
 def test_simpler_libraries_keep_what_they_say(library: Library) -> None:

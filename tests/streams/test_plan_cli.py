@@ -4,6 +4,7 @@ cannot be."""
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -467,6 +468,48 @@ def test_a_plan_is_explained_under_its_own_question(plan: Path) -> None:
     assert "--setup: goes with no PLAN" in refused("explain", "plan", str(plan), "--setup", "extended")
     assert "--places: -1, expected at least 0" in refused("explain", "plan", str(plan), "--places", "-1")
     assert "--n-max: goes with no PLAN" in refused("explain", "plan", str(plan), "--n-max", "1")
+
+
+def set_to(value: object, *way: int | str) -> Callable[[Any], None]:
+    """What changes one value of a plan's JSON."""
+
+    def change(at: Any) -> None:
+        for step in way[:-1]:
+            at = at[step]
+        at[way[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (set_to(50, "answer", "chosen", 0, "count"), "capacity: "),
+        (set_to(1.0, "answer", "usd_per_hour"), "price: total 1.0"),
+        (set_to(50, "instances", 0, "count"), "instances.0.count: 50, the answer has 1"),
+        (set_to([], "instances"), "instances: 0 of them, the answer has "),
+        (set_to(1.0, "bill_usd_per_hour"), "bill_usd_per_hour: 1.0, the answer has "),
+    ],
+)
+def test_a_plan_that_was_tampered_with_is_refused(
+    folder: Path, plan: Path, change: Callable[[Any], None], said: str
+) -> None:
+    record = json.loads(plan.read_text())
+    change(record)
+    other = written(folder, "tampered.json", json.dumps(record))
+    for command in (("explain", "plan", other), ("diff", str(plan), other), ("diff", other, str(plan))):
+        assert f"tampered.json: no plan that keeps its question: {said}" in refused(*command)
+
+
+def test_a_plan_with_ratings_of_its_own_is_not_explained(folder: Path, plan: Path) -> None:
+    record = json.loads(plan.read_text())
+    row = max(range(len(record["instances"])), key=lambda i: record["instances"][i]["throughput"])
+    template = record["instances"][row]["template"]
+    (at,) = (i for i, c in enumerate(record["answer"]["chosen"]) if c["template"]["id"] == template)
+    record["instances"][row]["throughput"] = 1e12
+    record["answer"]["chosen"][at]["rating"]["throughput"] = 1e12
+    line = refused("explain", "plan", written(folder, "rated.json", json.dumps(record)))
+    assert f"rating: {template}: rated 1000000000000.0, the library has " in line
 
 
 def test_a_plan_whose_set_up_or_library_is_gone_is_not_explained(folder: Path, plan: Path) -> None:
