@@ -27,11 +27,13 @@ setup: $(LOOPS) ## make .venv from requirements.lock, and compile the solver's l
 
 $(STAMP): requirements.lock pyproject.toml scripts/install.sh
 	@./scripts/prerequisites.sh $(PYTHON)
+	@echo "installing requirements.lock into $(VENV) (a minute or two, once)"
 	@./scripts/install.sh $(PYTHON) $(VENV)
 	@touch $@
 
 # A minute of a core, so that no command pays for it. Numba itself would keep a loop of which only a callee has changed.
 $(LOOPS): $(STAMP) $(shell grep -l '^@compiled' solver/*.py) solver/compiled.py solver/warm.py
+	@echo "compiling the solver's loops (a minute of a core, and again when they change)"
 	@rm -f solver/__pycache__/*.nb[ci]
 	@$(BIN)/python -m solver.warm
 	@touch $@
