@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from solver.explain_plan import Neighbour, OneMore, Outcome, PlanExplanation, merit
+from solver.explain_plan import SAME, Neighbour, OneMore, Outcome, PlanExplanation, Scarcity
 from solver.plan_reasons import short
 from streams import plan_view
 from streams.catalog_view import View, plain_table
@@ -63,13 +63,32 @@ def _at(more: OneMore) -> str:
 def _says(record: PlanRecord, here: Outcome, other: Neighbour) -> str:
     by, order = other.change, record.problem.policy.scarcity
     if by is None:
-        more = merit(other.outcome, order) > merit(here, order)
-        return f"leaves {'more' if more else 'less'} demand unmet"
+        return NO_PLAN if other.outcome is None else unmet_said(here, other.outcome, order)
     if abs(by.found) < CENT:
         return "costs the same"
     share = f" ({abs(by.found) / here.usd_per_hour:.2%})" if here.usd_per_hour else ""
     sure = "" if by.at_least > 0 or by.at_most < 0 else ", which is within the gap"
     return f"costs {abs(by.found):.2f} USD/h{share} {'more' if by.found > 0 else 'less'}{sure}"
+
+
+def unmet_said(here: Outcome, there: Outcome, order: Scarcity) -> str:
+    """Of which share more or less goes unmet: first that which counts first, then the other if it goes the
+    other way."""
+    worst = _moved(here.worst_unmet, there.worst_unmet, "of the worst service", ".2%")
+    total = _moved(here.total_unmet, there.total_unmet, "in all", ".2f")
+    moves = [move for move in ((worst, total) if order == "worst-first" else (total, worst)) if move]
+    if not moves:
+        return "leaves as much demand unmet"
+    (more, where), *rest = moves
+    turned = [f", but {word} {at}" for word, at in rest if word != more]
+    return f"leaves {more} unmet {where}{''.join(turned)}"
+
+
+def _moved(was: float, now: float, where: str, form: str) -> tuple[str, str] | None:
+    """More or less, where and by how much; None where rounding is all."""
+    if abs(now - was) <= SAME:
+        return None
+    return "more" if now > was else "less", f"{where}, {now:{form}} instead of {was:{form}}"
 
 
 def _neighbours(found: PlanExplanation) -> Iterator[Table]:
