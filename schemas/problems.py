@@ -301,10 +301,10 @@ class Apart(Frozen):
 
 
 class Binding(Frozen):
-    """A limit that costs something."""
+    """A limit that the plan uses up, and that costs something."""
 
     limit: str
-    """Such as `stock of 1xH100 in aws/us-east-2/*/on-demand`, or `budget`."""
+    """Such as `stock of 1xH100 in aws/us-east-2/*/on-demand`, or `regions of m/interactive/both`."""
     usd_per_hour: Positive
     """What one more of it (node, GPU, replica, USD) would save, at the relaxation."""
 

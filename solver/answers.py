@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from schemas.problems import Answer, Apart, Binding, Bought, Breach, Chosen, Step, Unmet
+from schemas.problems import Answer, Apart, Bought, Breach, Chosen, Step, Unmet
 from solver.columns import Question
 from solver.keeping import unmet_by_step
-from solver.obstacles import obstacles
+from solver.obstacles import binding, obstacles
 from solver.partials import aside_of
 from solver.program import Proof, Solved
 from solver.slices import spare_nodes
@@ -61,7 +61,7 @@ def make_answer(question: Question, solved: Solved, *, kept: bool = False, done:
         apart=tuple(_apart(question, solved)),
         columns=question.program.size,
         steps=steps,
-        binding=_binding_rows(question, solved) if done else (),
+        binding=binding(question, solved) if done else (),
         breaches=(*question.breaches, *_missing(question, solved)),
         kept=kept,
         ignored=question.ignored,
@@ -159,14 +159,6 @@ def _missing(question: Question, solved: Solved) -> Iterator[Breach]:
         got = missing.floor - round(float(solved.extras[k]))
         if got < missing.asked:
             yield Breach(policy=missing.policy, subject=missing.subject, asked=missing.asked, got=got)
-
-
-def _binding_rows(question: Question, solved: Solved) -> tuple[Binding, ...]:
-    """The limits that cost something, dearest first."""
-    names, prices = question.program.rows.name, solved.row_price.tolist()
-    found = [(price, name) for price, name in zip(prices, names, strict=True) if price > 1e-6]
-    ordered = sorted(found, key=lambda pair: (-pair[0], pair[1]))
-    return tuple(Binding(limit=name, usd_per_hour=price) for price, name in ordered)
 
 
 def _unmet(question: Question, solved: Solved, done: bool) -> Iterator[Unmet]:

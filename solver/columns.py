@@ -54,6 +54,8 @@ class Question:
     """Pinned instances that there is no stock for, and floors of services that the program leaves out."""
     limits: tuple[int, ...]
     """Rows of policies that keep columns out: ceilings, shares, the budget."""
+    ties: tuple[int, ...]
+    """Rows that nobody asked for: they tie parts of the program together."""
     ignored: tuple[str, ...]
     """Stock, and exclusions, of what no template knows."""
 
@@ -105,6 +107,7 @@ def make_question(problem: Problem, library: Templates) -> Question:
         apart=draft.apart,
         missing=draft.missing,
         limits=tuple(draft.limits),
+        ties=tuple(draft.ties),
         breaches=(*breaches, *_hopeless(problem, asked, draft, pins)),
         ignored=tuple(_ignored(problem, shelves)),
     )

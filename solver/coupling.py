@@ -42,6 +42,8 @@ class Draft:
     """By block."""
     limits: list[int] = field(default_factory=list)
     """Rows that instances which are pinned may override: ceilings, shares, the budget."""
+    ties: list[int] = field(default_factory=list)
+    """Rows that only tie parts of the program together."""
     budget: int | None = None
     """The row of that."""
     bought: dict[int, tuple[Place, Stock]] = field(default_factory=dict)
@@ -112,6 +114,7 @@ def define_pairs(draft: Draft, pairs: Sequence[Disaggregation]) -> None:
             draws = {}
             for part in parts:
                 row = draft.row(f"{part} as {variant} in {region} for {whole}", 0.0)
+                draft.ties.append(row)
                 draws[row] = 1.0
                 for b, site in draft.blocks(part):
                     if (site.place.region, site.kind.variant) == (region, variant):
@@ -155,6 +158,7 @@ def define_spread(draft: Draft, policy: AllocationPolicy, asked: Sequence[Asked]
             _may_miss(draft, policy, row, Missing("regions_at_least", service, regions, floor))
             for region in there_are:
                 there = draft.row(f"instances of {service} in {region}", 0.0)
+                draft.ties.append(there)
                 for b, site in sites:
                     if site.place.region == region:
                         draft.term(b, Term(there, instance=-1.0))

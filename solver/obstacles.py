@@ -1,17 +1,70 @@
-"""What stands in the way of one more instance of a service, in words: stock, refusals, policies."""
+"""What stands in the way of a cheaper plan, and of one more instance of a service."""
 
 import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from schemas.problems import Service
+from schemas.problems import Binding, Service
 from solver.candidates import Templates
 from solver.columns import Question
 from solver.places import Room
-from solver.program import Solved
+from solver.program import Floats, Solved
 from solver.shapes import Flags
 from solver.sites import fitting
+
+WORTH = 1e-6
+"""USD per hour: a limit that is worth no more costs nothing."""
+SLACK = 1e-9
+
+
+def binding(question: Question, solved: Solved) -> tuple[Binding, ...]:
+    """The limits that cost something, dearest first.
+
+    Prices are the relaxation's, which may use up what the plan, in whole nodes, does not: named is only what
+    leaves no room for one more instance, node or unit.
+    """
+    left = _left(question, solved)
+    prices = {row: usd for row, usd in enumerate(solved.row_price.tolist()) if usd > WORTH}
+    found = [
+        (usd, question.program.rows.name[row])
+        for row, usd in prices.items()
+        if row not in question.ties
+        and left[row] < _unit(question, row, left) - SLACK
+        and not _may_be_raised(question, solved, row, left)
+    ]
+    ordered = sorted(found, key=lambda pair: (-pair[0], pair[1]))
+    return tuple(Binding(limit=name, usd_per_hour=usd) for usd, name in ordered)
+
+
+def _unit(question: Question, row: int, left: list[float]) -> float:
+    """The least that one more instance, node or unit takes of a row, if it takes any."""
+    program = question.program
+    if row in question.limits:
+        draws = [_draws(question, b, row, left) for b in range(len(program.blocks))]
+        least = [float(d[np.isfinite(d) & (d > 0)].min(initial=math.inf)) for d in draws]
+    else:
+        least = [
+            draw.amount
+            for block, site in zip(program.blocks, question.sites, strict=True)
+            for draw in block.draws
+            if draw.row == row and draw.configuration in site.kind.most
+        ]
+    return min((amount for amount in least if math.isfinite(amount)), default=1.0)
+
+
+def _may_be_raised(question: Question, solved: Solved, row: int, left: list[float]) -> bool:
+    """Whether a row is no limit of its own: a node more may be bought, or it asks for what there is not, and
+    is told as a breach."""
+    draws = question.program.extras.draws
+    for extra in (k for k, at, amount in draws if at == row and amount < 0):
+        takes = [(at, amount) for k, at, amount in draws if k == extra and amount > 0]
+        if extra in question.bought and all(left[at] >= amount - SLACK for at, amount in takes):
+            return True
+        missing = question.missing.get(extra)
+        if missing and missing.floor - round(float(solved.extras[extra])) < missing.asked:
+            return True
+    return False
 
 
 def obstacles(question: Question, solved: Solved, service: Service) -> str:
@@ -110,8 +163,10 @@ def _full_limits(question: Question, solved: Solved, keys: set[str]) -> Iterator
     if not any(there.any() for there in places.values()):
         places = {b: np.ones(len(question.sites[b].kind), np.bool_) for b in blocks}
     for row in question.limits:
-        draws = [_least_draw(question, b, row, there) for b, there in places.items() if there.any()]
-        if draws and min(draws) > left[row] + 1e-9:
+        draws = [
+            float(_draws(question, b, row, left)[there].min()) for b, there in places.items() if there.any()
+        ]
+        if draws and min(draws) > left[row] + SLACK:
             yield question.program.rows.name[row]
 
 
@@ -131,6 +186,8 @@ def _left(question: Question, solved: Solved) -> list[float]:
         block = program.blocks[b]
         uses, cover = question.uses(b, row), float(program.families[block.family].cover[row])
         usd = sum(float(block.price[c]) * nodes for c, nodes in uses.items())
+        for draw in block.draws:
+            left[draw.row] -= count * uses.get(draw.configuration, 0) * draw.amount
         for term in block.terms:
             left[term.row] -= count * (term.instance + term.cover * cover + term.usd * usd)
     for k, row, amount in program.extras.draws:
@@ -139,13 +196,31 @@ def _left(question: Question, solved: Solved) -> list[float]:
     return found
 
 
-def _least_draw(question: Question, b: int, row: int, there: Flags) -> float:
-    """The least that one more instance of some of a block's templates draws on a row by its policy."""
+def _draws(question: Question, b: int, row: int, left: list[float]) -> Floats:
+    """[n]: what one more instance of each of a block's templates draws on a row by its policy; minus infinity
+    where that says nothing of them."""
     block = question.program.blocks[b]
-    family = question.program.families[block.family]
-    usd, cover = np.append(block.price, 0.0)[family.nodes[there]].sum(axis=1), family.cover[there]
-    draws = [t.instance + t.cover * cover + t.usd * usd for t in block.terms if t.row == row]
-    return float(np.min(sum(draws))) if draws else -math.inf
+    cover = question.program.families[block.family].cover
+    terms = [term for term in block.terms if term.row == row]
+    found = np.zeros(len(cover)) if terms else np.full(len(cover), -math.inf)
+    for term in terms:
+        found += term.instance + term.cover * cover
+        if term.usd:
+            found += term.usd * _usd(question, b, left)
+    return found
+
+
+def _usd(question: Question, b: int, left: list[float]) -> Floats:
+    """[n]: what one more instance of each of a block's templates adds to the bill at least; infinity where
+    its nodes have no price. A slice adds the node that has to be bought for it."""
+    site, block = question.sites[b], question.program.blocks[b]
+    nodes = np.zeros(len(site.offered) + 1)
+    for c in np.flatnonzero(site.offered).tolist():
+        draws = [draw for draw in block.draws if draw.configuration == c]
+        if site.place.is_slice(site.place.names[c]) and any(left[d.row] < d.amount - SLACK for d in draws):
+            nodes[c] = min(stock.usd_per_hour for stock in site.place.hosts_of(site.place.names[c]))
+    own = site.kind.sums(np.where(site.offered, block.price, math.inf))
+    return np.asarray(own + nodes[site.kind.nodes].max(axis=1), np.float64)
 
 
 def _is_thin(question: Question, solved: Solved, service: Service) -> bool:

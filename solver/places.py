@@ -82,10 +82,14 @@ class Place:
     def _usd(self, name: str) -> float:
         if not self.is_slice(name):
             return self.stocks[name].usd_per_hour if name in self.stocks else np.nan
+        gpus = self.kinds[name].gpus
+        usd = (gpus[name] * s.usd_per_hour / gpus[s.configuration] for s in self.hosts_of(name))
+        return min(usd, default=np.nan)
+
+    def hosts_of(self, name: str) -> list[Stock]:
+        """Nodes that a slice fits on."""
         kind = self.kinds[name]
-        gpus = kind.gpus[name]
-        hosts = [s for s in self.shared.get(kind.gpu, ()) if kind.gpus[s.configuration] >= gpus]
-        return min((gpus * s.usd_per_hour / kind.gpus[s.configuration] for s in hosts), default=np.nan)
+        return [s for s in self.shared.get(kind.gpu, ()) if kind.gpus[s.configuration] >= kind.gpus[name]]
 
     def floors(self) -> Iterator[Floor]:
         """What slices are counted against, by kind and the sizes of nodes that are sold."""

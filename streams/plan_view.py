@@ -10,8 +10,6 @@ from streams.plan_record import PlanRecord
 
 SHOWN = 8
 """Of the limits that bind, and of prices that go unused; JSON has all."""
-LIMITS = ("stock of", "GPUs of", "replicas of", "regions of", "spot share of", "budget")
-"""What people set or buy; other rows only tie parts of the program together (`solver.coupling`)."""
 
 
 def shown(record: PlanRecord) -> View:
@@ -108,7 +106,6 @@ def _unmet(record: PlanRecord) -> Table:
 def _binding(record: PlanRecord) -> Table:
     worth = "looser by one would save, in fractions of nodes, USD/h"
     table = plain_table("What binds", "limit", f"{worth}, as much being unmet" if record.unmet else worth)
-    limits = [b for b in record.answer.binding if b.limit.startswith(LIMITS)]
-    for binding in limits[:SHOWN]:
+    for binding in record.answer.binding[:SHOWN]:
         table.add_row(short(binding.limit), f"{binding.usd_per_hour:.2f}")
     return table
