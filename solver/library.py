@@ -19,7 +19,7 @@ from pydantic import Field
 
 from schemas.base import Count, Frozen, Name, canonical, digest
 from schemas.catalog import Configuration, Phase, Runtime
-from schemas.problems import Service
+from schemas.problems import Service, Template
 from solver.candidates import Candidate, Rated, Refused
 from solver.figures import Figures
 from solver.kept import Kept, Key, Reason, ServiceInputs
@@ -152,6 +152,25 @@ class Library:
     def services(self) -> Mapping[str, Service]:
         """All that it was built for, with templates or without."""
         return MappingProxyType({p.service.key: p.service for p in self.header.parts})
+
+    def throughput(self, service: Service, template: Template) -> float | None:
+        """What it says that a template gives a service; None where it lacks the template.
+
+        Raises:
+            LibraryError: it was opened without figures.
+        """
+        at = {node.name: c for c, node in enumerate(self.inputs.configurations)}
+        nodes = sorted(at.get(name, -1) for name in template.nodes)
+        for shelf in self.parts.values():
+            combination = shelf.kept.combination
+            if shelf.part.service != service or not 0 < len(nodes) <= combination.shape[1] or nodes[0] < 0:
+                continue
+            wanted = np.full(combination.shape[1], -1, np.int64)
+            wanted[: len(nodes)] = nodes
+            alike = np.flatnonzero((combination == wanted).all(axis=1)).tolist()
+            if alike and (row := shelf.find(template.id, alike)) is not None:
+                return float(shelf.kept.throughput[row])
+        return None
 
     @property
     def candidates(self) -> Iterator[Candidate]:

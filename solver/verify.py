@@ -5,11 +5,9 @@ Read beside coral.md, "Stage 2". A plan is made only from an answer without viol
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from schemas.problems import Answer, Problem, Template
-from solver.library import Library
-from solver.verify_library import ratings
+from schemas.problems import Answer, Problem, Service, Template
 from solver.verify_parts import (
     MONEY,
     SHARE,
@@ -17,6 +15,7 @@ from solver.verify_parts import (
     close,
     covered,
     key_of,
+    key_of_run,
     packs,
     pinned_of,
     prices_of,
@@ -26,19 +25,22 @@ from solver.verify_parts import (
 from solver.verify_policies import policies
 from solver.verify_proof import proof
 
+Rated = Callable[[Service, Template], float | None]
+"""What a template gives a service; None where that is not known."""
 
-def verify(problem: Problem, answer: Answer, library: Library | None = None) -> tuple[Violation, ...]:
+
+def verify(problem: Problem, answer: Answer, rated: Rated | None = None) -> tuple[Violation, ...]:
     """All violations of an answer, in a fixed order; empty if it satisfies its problem.
 
     Args:
-        library: that it was chosen from, opened with its figures; without it ratings are taken on trust.
+        rated: by the library that it was chosen from; without it throughputs are taken on trust.
     """
     checks = (
         _identity, _templates, _pools, _unfit, _capacity, _bought, _slices, _services, _demand, _prices,
         _penalty, proof, policies,
     )  # fmt: skip
     found = tuple(violation for check in checks for violation in check(problem, answer))
-    return found if library is None else (*found, *ratings(problem, answer, library))
+    return found if rated is None else (*found, *_ratings(problem, answer, rated))
 
 
 def _identity(problem: Problem, answer: Answer) -> Iterator[Violation]:
@@ -150,6 +152,21 @@ def _services(problem: Problem, answer: Answer) -> Iterator[Violation]:
         rate = rates.setdefault((chosen.service.key, chosen.template.id), chosen.rating.throughput)
         if rate != chosen.rating.throughput:
             yield Violation("rating", f"{chosen.template.id}: rated {rate} and {chosen.rating.throughput}")
+
+
+def _ratings(problem: Problem, answer: Answer, rated: Rated) -> Iterator[Violation]:
+    """Templates give what the library says. What runs may have left it since: that goes by the problem's own
+    rating of it."""
+    runs = {key_of_run(run)[:2]: run.rating.throughput for run in problem.running}
+    for chosen in answer.chosen:
+        template, given = chosen.template.id, chosen.rating.throughput
+        known, where = rated(chosen.service, chosen.template), "the library has"
+        if known is None:
+            known, where = runs.get(key_of(chosen)[:2]), "not in the library, it runs with"
+        if known is None:
+            yield Violation("rating", f"{template}: neither in the library nor running")
+        elif not close(given, known, MONEY):
+            yield Violation("rating", f"{template}: rated {given}, {where} {known}")
 
 
 def _demand(problem: Problem, answer: Answer) -> Iterator[Violation]:

@@ -117,7 +117,7 @@ def faults_of(record: PlanRecord, library: Library | None = None) -> Iterator[st
     Args:
         library: that it was chosen from; without it ratings are taken on trust.
     """
-    for violation in verify(record.problem, record.answer, library):
+    for violation in verify(record.problem, record.answer, None if library is None else library.throughput):
         yield f"{violation.name}: {violation.detail}"
     for name, figure in _figures(record.answer).items():
         if getattr(record, name) != figure:

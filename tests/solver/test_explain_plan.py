@@ -146,23 +146,24 @@ def test_ratings_are_the_librarys_or_those_of_what_runs(
 ) -> None:
     problem = asked(1000.0, (EAST, "1xL40S", 9, 1.0), (EAST, "2xL40S", 9, 2.0))
     answer = solve(problem, library)
-    assert verify(problem, answer, library) == ()
+    assert verify(problem, answer, library.throughput) == ()
     chosen = answer.chosen[0]
     rated = chosen.rating.model_copy(update={"throughput": 1e12})
     broken = answer.model_copy(update={"chosen": (chosen.model_copy(update={"rating": rated}),)})
     assert any(
-        v.name == "rating" and "rated 1000000000000.0" in v.detail for v in verify(problem, broken, library)
+        v.name == "rating" and "rated 1000000000000.0" in v.detail
+        for v in verify(problem, broken, library.throughput)
     )
     assert not any(v.name == "rating" for v in verify(problem, broken))
     few = alike(library, "single nodes")
     mixed = next(c.rated for c in library.candidates if len(c.nodes) == 2)
     entry = chosen.model_copy(update={"template": mixed.template, "rating": mixed.rating})
     other = answer.model_copy(update={"chosen": (entry,)})
-    (found,) = (v for v in verify(problem, other, few) if v.name == "rating")
+    (found,) = (v for v in verify(problem, other, few.throughput) if v.name == "rating")
     assert found.detail == f"{mixed.template.id}: neither in the library nor running"
     runs = Running(template=mixed.template, rating=mixed.rating, pool=EAST, count=1)
     running = problem.model_copy(update={"running": (runs,)})
-    assert not any(v.name == "rating" for v in verify(running, other, few))
+    assert not any(v.name == "rating" for v in verify(running, other, few.throughput))
 
 
 def test_simpler_libraries_keep_what_they_say(library: Library) -> None:
