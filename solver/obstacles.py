@@ -11,6 +11,7 @@ from solver.columns import Question
 from solver.places import Room
 from solver.program import Floats, Solved
 from solver.shapes import Flags
+from solver.shelves import Kind, most_of
 from solver.sites import fitting
 
 WORTH = 1e-6
@@ -74,16 +75,14 @@ def obstacles(question: Question, solved: Solved, service: Service) -> str:
     if not keys:
         return _why_no_template(library, service.key)
     excluded = set(_excluded(question, keys))
-    short = _short(question, solved, keys) - excluded
+    unsuited = _unsuited(question, service, keys)
+    short = set() if unsuited else _short(question, solved, keys)
     withheld = {
-        reason
-        for stock in problem.stocks
-        if stock.configuration in short and stock.configuration not in problem.excluded_configurations
-        for reason in stock.refused
+        reason for stock in problem.stocks if stock.configuration in short for reason in stock.refused
     }
     refused = withheld | set(_refusals(question, keys))
     parts = ["half rule: no instance counts for more than half"] * _is_thin(question, solved, service)
-    parts += _unsuited(question, service, keys)
+    parts += unsuited
     parts += [f"stock of {', '.join(sorted(short))}"] * bool(short)
     parts += [f"excluded: {', '.join(sorted(excluded))}"] * bool(excluded)
     parts += [f"refused: {', '.join(sorted(refused))}"] * bool(refused)
@@ -119,20 +118,46 @@ def _unsuited(question: Question, service: Service, keys: set[str]) -> list[str]
 
 
 def _short(question: Question, solved: Solved, keys: set[str]) -> set[str]:
-    """Configurations of which some pool has less left than some template of the services takes."""
-    rooms = _rooms_left(question, solved)
-    most: dict[int, int] = {}
-    for kind in (kind for key in keys for kind in question.shelves.of(key)):
-        most |= {c: max(count, most.get(c, 0)) for c, count in kind.most.items()}
-    if not rooms:  # no pool at all
-        return {question.shelves.configurations[c] for c in most}
-    short = {name for room in rooms.values() for name in room.short(most)}
+    """Configurations of which some pool has less left than some template of the services takes that nothing
+    else keeps out: of others there could be any number, and it would not help."""
+    rooms, left = _rooms_left(question, solved), _left(question, solved)
+    sites = [
+        (s, _welcome(question, b, left)) for b, s in enumerate(question.sites) if s.asked.service.key in keys
+    ]
+    if not sites:  # no pool has the nodes for any
+        offered = (s for s in question.offered if s.asked.service.key in keys)
+        sites = [(s, ~_is_excluded(question, s.kind)) for s in offered]
+    short = {name for s, among in sites for name in rooms[s.place.pool.key].short(_most(s.kind, among))}
+    if not sites:  # nor any node for one
+        kinds = [kind for key in keys for kind in question.shelves.of(key)]
+        wanted = {c for kind in kinds for c in _most(kind, ~_is_excluded(question, kind))}
+        short = {question.shelves.configurations[c] for c in wanted}
     dear = {
         name for name, price in zip(question.program.rows.name, solved.row_price, strict=True) if price > 0
     }
     # With many templates nearly everything is too small for one of them: what costs something tells more.
     told = {name for name in short if any(row.startswith(f"stock of {name} in ") for row in dear)}
     return told or short
+
+
+def _welcome(question: Question, b: int, left: list[float]) -> Flags:
+    """[n]: whether policies have room for one more instance of each of a block's templates."""
+    welcome = ~_is_excluded(question, question.sites[b].kind)
+    for row in question.limits:
+        welcome &= _draws(question, b, row, left) <= left[row] + SLACK
+    return welcome
+
+
+def _is_excluded(question: Question, kind: Kind) -> Flags:
+    """[n]: whether the question rules out a node of a template."""
+    names, excluded = question.shelves.configurations, set(question.problem.excluded_configurations)
+    at = [c for c, name in enumerate(names) if name in excluded]
+    return np.asarray(np.isin(kind.nodes, at).any(axis=1), np.bool_)
+
+
+def _most(kind: Kind, among: Flags) -> dict[int, int]:
+    """Configuration -> the most nodes of it that one of some templates of a kind has."""
+    return kind.most if among.all() else most_of(kind.nodes[among])
 
 
 def _rooms_left(question: Question, solved: Solved) -> dict[str, Room]:

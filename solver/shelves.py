@@ -51,12 +51,7 @@ class Kind:
     @cached_property
     def most(self) -> dict[int, int]:
         """Configuration -> the most nodes of it that one template has."""
-        most, run = np.zeros(128, np.int64), np.ones(len(self), np.int64)
-        for k in range(self.nodes.shape[1]):
-            node = self.nodes[:, k]
-            run = np.where(node == self.nodes[:, k - 1], run + 1, 1) if k else run
-            np.maximum.at(most, node[node >= 0], run[node >= 0])
-        return {c: int(most[c]) for c in np.flatnonzero(most).tolist()}
+        return most_of(self.nodes)
 
     @cached_property
     def _packed(self) -> Ints:
@@ -109,6 +104,16 @@ class Kind:
         if isinstance(self.source, Shelf):
             return self.source.find(template, alike)
         return next((row for row in alike if self.rated(row).template.id == template), None)
+
+
+def most_of(nodes: Bytes) -> dict[int, int]:
+    """Configuration -> the most nodes of it that one of some templates has."""
+    most, run = np.zeros(128, np.int64), np.ones(len(nodes), np.int64)
+    for k in range(nodes.shape[1]):
+        node = nodes[:, k]
+        run = np.where(node == nodes[:, k - 1], run + 1, 1) if k else run
+        np.maximum.at(most, node[node >= 0], run[node >= 0])
+    return {c: int(most[c]) for c in np.flatnonzero(most).tolist()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,3 +82,36 @@ def test_floors_and_ceilings_bind_where_they_are_reached(box: Toolbox) -> None:
     assert asked(2) == []
     assert asked(0, 1) == [f"replicas of {SERVICE}, at most"]
     assert f"replicas of {SERVICE}, at least" not in asked(99)  # a breach, and more than can be
+
+
+# ------------------------------------------------------------------------------ what leaves demand unmet
+
+
+def because(box: Toolbox, nodes: int, **policy: object) -> str:
+    """Of demand for more than anybody sells; the second kind is sold out, the third sold nowhere."""
+    rated = [box.rated([name], 1.0) for name in "abc"]
+    library = box.library(*sorted(rated, key=lambda r: r.template.id))
+    stocks = [box.stock("a", nodes, 1.0), box.stock("b", 0, 3.0)]
+    asked = AllocationPolicy.model_validate(policy)
+    (unmet,) = answered(box.problem(library, {"m": 5000.0}, stocks, policy=asked), library).unmet
+    return unmet.binding
+
+
+def test_stock_is_named_where_more_of_it_would_help_and_not_where_a_policy_keeps_it_out(box: Toolbox) -> None:
+    assert because(box, 5) == "stock of a, b, c"
+    assert because(box, 1000, budget_usd_per_hour=15.5) == "budget"
+    assert because(box, 5, budget_usd_per_hour=5.5) == "budget"  # another `a` would not be paid for either
+    assert because(box, 5, budget_usd_per_hour=6.5) == "stock of a"
+    assert because(box, 5, budget_usd_per_hour=9.5) == "stock of a, b"
+    for most in (0, 3):
+        ceiling = (Replicas(model="m", at_most=most),)
+        assert because(box, 1000, replicas=ceiling) == f"replicas of {SERVICE}, at most"
+    assert because(box, 5, variants={"m": ()}) == "variants: none of bf16 is good enough"
+
+
+def test_a_budget_that_buys_no_node_for_one_more_slice_is_named(box: Toolbox) -> None:
+    library = box.library(box.rated(["8xH"], 8.0))
+    policy = AllocationPolicy(budget_usd_per_hour=12.0)
+    problem = box.problem(library, {"m": 16.0}, [box.stock("8xH", 9, 8.0)], sliced=[KIND], policy=policy)
+    (unmet,) = answered(problem, library).unmet
+    assert unmet.binding == "budget"
