@@ -8,12 +8,11 @@ Pyomo captures the file descriptors of its process while HiGHS runs: solve in a 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import pyomo.environ as pyo
 from pyomo.contrib.solver.common.results import Results, SolutionStatus, TerminationCondition
-from pyomo.contrib.solver.solvers.highs import Highs
 from pyomo.core.expr.numeric_expr import LinearExpression
 
 from schemas.problems import Answer, Problem
@@ -23,6 +22,7 @@ from solver.candidates import Templates
 from solver.choice import Chosen, Plans
 from solver.columns import ProblemError, make_question
 from solver.keeping import kept_plan
+from solver.modelling import ABSOLUTE_GAP, linear, minimise
 from solver.partials import ROUNDING, aside_of, better_of, nothing, solved_of, value_of
 from solver.picking import pick_all
 from solver.program import Better, Ends, Finish, Floats, Ints, Partial, Picked, Program, Proof, Solved, Step
@@ -30,7 +30,6 @@ from solver.telling import Telling
 
 __all__ = ["NoAnswerError", "ProblemError", "build_model", "finish", "solve", "solve_whole"]
 
-ABSOLUTE_GAP = 1e-9
 PROVEN = 1e-3
 """Where an answer's proof leaves no more open than this, of the cost as a share and of unmet shares as it
 is, the search has done."""
@@ -115,14 +114,14 @@ def finish(
     """
     model = build_model(program, picked, ends)
     objective = {"cost": model.cost, "total": model.total, "worst": model.most}[step]
-    found = _found(model, program, picked, step, _run(model, objective, cutoff, gap, node_limit))
+    found = _found(model, program, picked, step, minimise(model, objective, cutoff, gap, node_limit))
     if found is None or step != "cost" or not math.isfinite(found.value) or found.nodes >= node_limit:
         return found
     aside = aside_of(program, found.extras)
     within = max(ABSOLUTE_GAP, gap * (found.value - aside))
     if aside <= 0 or found.value - found.bound <= within:
         return found
-    results = _run(model, objective, cutoff, 0.0, node_limit, absolute=within)
+    results = minimise(model, objective, cutoff, 0.0, node_limit, absolute=within)
     further = _found(model, program, picked, step, results)
     return found if further is None else better_of(found, further)
 
@@ -169,7 +168,7 @@ def solve_whole(program: Program, finisher: Finish = finish) -> Solved:
 def decide(plans: Plans, right: Ints, total: float, cutoff: float) -> Chosen:
     """The best choice of one listed plan for each service (`solver.choice.Decide`)."""
     model = build_choice(plans, right, total)
-    results = _run(model, model.cost, cutoff, RELATIVE_GAP, NODE_LIMIT, {"presolve": "off"})
+    results = minimise(model, model.cost, cutoff, RELATIVE_GAP, NODE_LIMIT, {"presolve": "off"})
     bound = results.objective_bound
     low = float(bound) if bound is not None and math.isfinite(bound) else -math.inf
     none = np.full(len(plans.begin) - 1, -1, np.int64)
@@ -189,7 +188,7 @@ def build_choice(plans: Plans, right: Ints, total: float) -> pyo.ConcreteModel:
     define_choice(model, plans)
     define_stock(model, plans, right)
     define_most_unmet(model, plans, total)
-    model.cost = pyo.Objective(expr=_linear(plans.objective.tolist(), model.z.values()))
+    model.cost = pyo.Objective(expr=linear(plans.objective.tolist(), model.z.values()))
     model.cost.deactivate()
     return model
 
@@ -199,7 +198,7 @@ def define_choice(model: pyo.ConcreteModel, plans: Plans) -> None:
     z, begin = list(model.z.values()), plans.begin.tolist()
     model.choice = pyo.Constraint(
         range(len(begin) - 1),
-        rule=lambda _, s: (1, _linear([1.0] * (begin[s + 1] - begin[s]), z[begin[s] : begin[s + 1]]), 1),
+        rule=lambda _, s: (1, linear([1.0] * (begin[s + 1] - begin[s]), z[begin[s] : begin[s + 1]]), 1),
     )
 
 
@@ -211,7 +210,7 @@ def define_stock(model: pyo.ConcreteModel, plans: Plans, right: Ints) -> None:
         [row for row, by in drawn.items() if by],
         rule=lambda _, row: (
             None,
-            _linear(plans.use[drawn[row], row].tolist(), [z[p] for p in drawn[row]]),
+            linear(plans.use[drawn[row], row].tolist(), [z[p] for p in drawn[row]]),
             int(right[row]),
         ),
     )
@@ -222,7 +221,7 @@ def define_most_unmet(model: pyo.ConcreteModel, plans: Plans, total: float) -> N
     leaves = np.flatnonzero(plans.unmet).tolist()
     if math.isfinite(total) and leaves:
         z = list(model.z.values())
-        sum_ = _linear(plans.unmet[leaves].tolist(), [z[p] for p in leaves])
+        sum_ = linear(plans.unmet[leaves].tolist(), [z[p] for p in leaves])
         model.most_unmet = pyo.Constraint(expr=(None, sum_, total))
 
 
@@ -279,7 +278,7 @@ def define_rows(model: pyo.ConcreteModel, program: Program, picked: Picked) -> N
         _add(entries, row, amount, y[extra])
     right = program.rows.right.tolist()
     model.rows = pyo.Constraint(
-        sorted(entries), rule=lambda _, row: (None, _linear(*entries[row]), right[row])
+        sorted(entries), rule=lambda _, row: (None, linear(*entries[row]), right[row])
     )
 
 
@@ -299,7 +298,7 @@ def define_demand(model: pyo.ConcreteModel, program: Program, picked: Picked) ->
     for service in model.unmet:
         _add(entries, service, 1.0, model.unmet[service])
     needs = program.needs.tolist()
-    model.demand = pyo.Constraint(list(model.unmet), rule=lambda _, s: (needs[s], _linear(*entries[s]), None))
+    model.demand = pyo.Constraint(list(model.unmet), rule=lambda _, s: (needs[s], linear(*entries[s]), None))
 
 
 def define_worst_share(model: pyo.ConcreteModel, program: Program) -> None:
@@ -338,7 +337,7 @@ def define_objectives(model: pyo.ConcreteModel, program: Program, picked: Picked
     prices = np.where(picked.running > 0, picked.price, picked.price + picked.start).tolist()
     variables = [*model.x.values(), *model.y.values(), *model.penalty.values()]
     factors = [*prices, *program.extras.price.tolist(), *[1.0] * len(model.penalty)]
-    model.cost = pyo.Objective(expr=_linear(factors, variables))
+    model.cost = pyo.Objective(expr=linear(factors, variables))
     model.total = pyo.Objective(expr=_weighed(model, program))
     model.most = pyo.Objective(expr=model.worst)
     for objective in (model.cost, model.total, model.most):
@@ -346,7 +345,7 @@ def define_objectives(model: pyo.ConcreteModel, program: Program, picked: Picked
 
 
 def _weighed(model: pyo.ConcreteModel, program: Program) -> LinearExpression:
-    return _linear([float(program.weight[s]) for s in model.unmet], list(model.unmet.values()))
+    return linear([float(program.weight[s]) for s in model.unmet], list(model.unmet.values()))
 
 
 def _add(
@@ -357,37 +356,7 @@ def _add(
     variables.append(variable)
 
 
-def _linear(factors: Iterable[float], variables: Iterable[object]) -> LinearExpression:
-    """A sum of products, at a fraction of what Pyomo takes to add it up."""
-    return LinearExpression(constant=0, linear_coefs=list(factors), linear_vars=list(variables))
-
-
 # ---------------------------------------------------------------------------------------------------- helpers
-
-
-def _run(
-    model: pyo.ConcreteModel,
-    objective: pyo.Objective,
-    cutoff: float,
-    gap: float,
-    node_limit: int,
-    more: Mapping[str, str] | None = None,
-    absolute: float = ABSOLUTE_GAP,
-) -> Results:
-    """Minimise one objective, looking for nothing that is not below the cutoff."""
-    options: dict[str, float | str] = {"random_seed": 0, "mip_max_nodes": node_limit, **(more or {})}
-    if math.isfinite(cutoff):
-        options["objective_bound"] = cutoff
-    objective.activate()
-    return Highs().solve(
-        model,
-        threads=1,
-        rel_gap=gap,
-        abs_gap=absolute,
-        load_solutions=False,
-        raise_exception_on_nonoptimal_result=False,  # an unsatisfiable model is an answer (Pyomo#2920)
-        solver_options=options,
-    )
 
 
 def _extras(program: Program, values: list[float]) -> Floats:

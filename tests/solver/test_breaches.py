@@ -7,7 +7,7 @@ import pytest
 
 from schemas.allocation import AllocationPolicy, Replicas
 from schemas.problems import Answer
-from solver import allocation
+from solver import allocation, modelling
 from solver.allocation import finish, solve
 from solver.columns import make_question
 from solver.explain_plan import change, outcome_of
@@ -65,7 +65,7 @@ def test_highs_goes_on_to_a_share_of_what_is_paid(box: Toolbox, monkeypatch: pyt
     policy = AllocationPolicy(replicas=(Replicas(model="m", at_least=2),))
     problem = box.problem(library, {"m": 1.0}, [box.stock("a", 3, 1.0)], policy=policy)
     program = make_question(problem, library).program
-    run, asked = allocation._run, []
+    run, asked = modelling.minimise, []
 
     def stopping_early(*args: Any, **more: Any) -> Any:
         """As relative gaps have it: 1 of 1,002 is left open."""
@@ -75,7 +75,7 @@ def test_highs_goes_on_to_a_share_of_what_is_paid(box: Toolbox, monkeypatch: pyt
             results.objective_bound -= 1.0
         return results
 
-    monkeypatch.setattr(allocation, "_run", stopping_early)
+    monkeypatch.setattr(allocation, "minimise", stopping_early)
     found = finish(program, pick_all(program), "cost", Ends(0.0, 0.0), gap=1e-3)
     assert found is not None
     assert (found.value, found.bound) == pytest.approx((1002.0, 1002.0))

@@ -235,7 +235,7 @@ def test_highs_may_end_before_it_counts_nodes(box: Toolbox, monkeypatch: pytest.
     results = Results()
     results.solution_status = SolutionStatus.noSolution
     results.termination_condition = TerminationCondition.provenInfeasible
-    monkeypatch.setattr(allocation, "_run", lambda *_: results)
+    monkeypatch.setattr(allocation, "minimise", lambda *_: results)
     assert finish(program, pick_all(program), "cost", Ends(), 1.0) is None
 
 

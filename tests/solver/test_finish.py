@@ -10,6 +10,7 @@ from solver.allocation import finish, solve_whole
 from solver.columns import make_question
 from solver.picking import pick, pick_all
 from solver.program import Ends, Program
+from tests.solver.programs import paper_program
 
 
 @pytest.fixture
@@ -61,3 +62,17 @@ def test_where_the_work_limit_ends_the_search_the_bound_is_left(program: Program
     assert found.bound <= 7.5 + 1e-6
     if math.isinf(found.value):
         assert not np.any(found.counts)
+
+
+def test_an_answer_that_highs_itself_refuses_is_looked_for_again() -> None:
+    """Of this program it says that its optimum breaks a row by more than its tolerance, by the last digit."""
+    program = paper_program(
+        uses=[[[1, 0]], [[0, 1], [1, 1], [1, 2], [1, 1]]],
+        cover=[[0.34], [0.25, 0.5, 1.0, 0.25]],
+        price=[[1.0, 1.0]],
+        stock=[[2, 2]],
+        weight=[7.051714772918896, 32.89854172420423],
+    )
+    found = finish(program, pick_all(program), "worst", Ends())
+    assert found is not None
+    assert found.value == pytest.approx(7.05171477 * 0.66)
