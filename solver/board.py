@@ -71,7 +71,7 @@ class Board:
 def make_board(program: Program) -> Board:
     """Lay them out."""
     columns = existing(program)
-    cost, most = columns.costs(), np.full(len(columns), FREE, np.int64)
+    cost, most = columns.cost, np.full(len(columns), FREE, np.int64)
     for number, block in enumerate(program.blocks):
         if block.limit is not None:
             part = slice(int(columns.start[number]), int(columns.start[number + 1]))

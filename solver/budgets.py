@@ -198,7 +198,7 @@ class BudgetSteps(StockSteps):
         self._effort = Effort()
         promise = Promise(total=leave.total, over=self._dearest())
         free, board, asked = np.zeros(self.services), self.board, self._asked(leave)
-        self._relaxed = relax(self._columns, self._columns.costs(), free, leave.spare, promise=promise)
+        self._relaxed = relax(self._columns, self._columns.cost, free, leave.spare, promise=promise)
         self.mark("relaxation")
         best = Priced(plan, self._value(plan, "cost"))
         low, high, price = 0.0, np.inf, 0.0

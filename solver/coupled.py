@@ -54,7 +54,7 @@ class _Search:
     def __init__(self, program: Program, finish: Finish, better: Better | None) -> None:
         self._program, self._finish, self._better = program, finish, better
         self._columns = undominated(existing(program))
-        self._cost = self._columns.costs()
+        self._cost = self._columns.cost
         self._over = DEAR * self._dearest()
         self._guide = self._cost
 

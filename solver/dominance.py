@@ -32,7 +32,7 @@ SAMPLE, LEAST = 64, 0.25
 def undominated(columns: Existing) -> Existing:
     """Without the columns that others stand in for; the order stays."""
     kept = np.ones(len(columns), np.bool_)
-    cost, keys = columns.costs(), _keys(columns.nodes)
+    cost, keys = columns.cost, _keys(columns.nodes)
     special, limited = _special(columns)
     for blocks in _alike(columns.program):
         at = np.concatenate([np.arange(columns.start[b], columns.start[b + 1]) for b in blocks])

@@ -8,6 +8,7 @@ with ample stock and a few thousand with little, so it is worth copying out: lat
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -36,7 +37,8 @@ class Existing:
     def __len__(self) -> int:
         return len(self.row)
 
-    def costs(self) -> Floats:
+    @cached_property
+    def cost(self) -> Floats:
         """[m]: USD per hour of a new instance."""
         return self._sums(_costs_per_node(self.program)) + self.own
 

@@ -142,8 +142,9 @@ def _first_near(base: float, slack: Floats, scale: float) -> Flags:
 def _with(board: Board, prices: Prices, worth: Floats, slack: Floats, asked: Asked) -> Prices:
     """The bound with some more columns: a plan that has one is worth its slack more than the table says."""
     services = len(worth)
-    least, service = np.full(services, np.inf), np.repeat(np.arange(services), np.diff(board.items.begin))
-    np.minimum.at(least, service, worth[service] + slack)
+    least, begin = np.full(services, np.inf), board.items.begin
+    there = np.flatnonzero(np.diff(begin))
+    least[there] = worth[there] + np.minimum.reduceat(slack, begin[there])
     least = np.minimum(prices.worth, least)
     return replace(prices, worth=least, bound=prices.net(least, board.right, asked.total), steps=0)
 

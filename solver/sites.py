@@ -90,14 +90,16 @@ def _could_run(problem: Problem, site: Site, runs: Sequence[Runs]) -> bool:
     return any(limit is None or limit[row] > 0 or row in running for row in fitting(site))
 
 
-def fitting(site: Site, chunk: int = 1024) -> Iterator[int]:
-    """The rows of which the stock holds an instance."""
+def fitting(site: Site) -> Iterator[int]:
+    """The rows of which the stock holds an instance; who wants but one has not looked at all."""
     room = Room(site.place)
     alone = np.array([room.most({c: 1}) if there else 0 for c, there in enumerate(site.offered)] + [FREE])
-    for first in range(0, len(site.kind), chunk):
+    first, chunk = 0, 64
+    while first < len(site.kind):
         nodes = site.kind.nodes[first : first + chunk].astype(np.int64)
         rows = first + np.flatnonzero((alone[nodes] > 0).all(axis=1))
         yield from (row for row in rows.tolist() if room.most(site.kind.uses(row)))
+        first, chunk = first + chunk, 2 * chunk
 
 
 def tries(problem: Problem, site: Site) -> Ints | None:

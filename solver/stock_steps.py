@@ -72,7 +72,7 @@ class StockSteps:
             return None
         every, none = np.ones(self.services), np.zeros(self.services)
         columns = self.board.columns
-        relaxed = relax(columns, columns.costs(), np.full(self.services, DEAR * self._dearest()), every)
+        relaxed = relax(columns, columns.cost, np.full(self.services, DEAR * self._dearest()), every)
         self.mark("relaxation")
         if relaxed.unmet.sum() > SHARE:
             return None
@@ -133,7 +133,7 @@ class StockSteps:
         """The last step: least cost of leaving no more unmet."""
         total, weight, columns = steps[-1][1].value, self.program.weight, self.board.columns
         dear = self._dearest()
-        self._relaxed = relax(columns, columns.costs(), dear * weight, spare)
+        self._relaxed = relax(columns, columns.cost, dear * weight, spare)
         asked = Asked(Ask(np.ones(self.services), spare, np.zeros(self.services)), weight, total + ROUNDING)
         start = replace(self._prices(self._relaxed.row_price), total=dear)
         value = self._value(plan, "cost")
@@ -176,15 +176,10 @@ class StockSteps:
         if found.bound >= Goal(relative=GAP).target(found.value):
             return found
         least = least_with(self.board, asked, found.prices)
-        few = np.union1d(self.board.at[np.argsort(least, kind="stable")[:FEW]], relaxed.columns)
-        columns = self.board.columns
-        picked = pick(self.program, columns.block[few], columns.row[few])
-        # A cutoff at the plan at hand would take from HiGHS the bad plans that its heuristics begin with.
-        better = self.finish(self.program, picked, "cost", ends, np.inf, node_limit=NODES)
-        self.mark("integer program over columns")
-        if better is None or not better.value < found.value:
-            return found
-        return replace(found, plan=np.repeat(few, better.counts), value=better.value)
+        near = self.board.at[np.argsort(least, kind="stable")]
+        other = self._of_few(near, relaxed, "cost", ends)
+        value = np.inf if other is None else self._value(other, "cost")
+        return replace(found, plan=other, value=value) if value < found.value else found
 
     def _unless_open(self, plan: Ints, step: Step, bound: float, ends: Ends, relaxed: Relaxed) -> Ints:
         """A plan that leaves little more unmet than the bound, or what is found otherwise that leaves less:
@@ -194,18 +189,22 @@ class StockSteps:
             return plan
         columns = self.board.columns
         red = columns.drawn(relaxed.row_price) - relaxed.service_price[columns.service] * columns.cover
-        few = np.lexsort((columns.costs(), np.maximum(0.0, np.round(red, 9))))[:FEW]
-        few = np.union1d(few, relaxed.columns)
-        picked = pick(self.program, columns.block[few], columns.row[few])
-        better = self.finish(self.program, picked, step, ends, np.inf, node_limit=NODES)
-        self.mark("integer program over columns")
-        others = [greedy_plan(self.board, self.program.weight)]
-        if better is not None and np.isfinite(better.value):
-            others.append(np.repeat(few, better.counts))
-        for other in others:
-            if self._value(other, "worst") <= ends.worst + ROUNDING and self._value(other, step) < value:
+        near = np.lexsort((columns.cost, np.maximum(0.0, np.round(red, 9))))
+        for other in (greedy_plan(self.board, self.program.weight), self._of_few(near, relaxed, step, ends)):
+            if other is None or self._value(other, "worst") > ends.worst + ROUNDING:
+                continue
+            if self._value(other, step) < value:
                 plan, value = other, self._value(other, step)
         return plan
+
+    def _of_few(self, near: Ints, relaxed: Relaxed, step: Step, ends: Ends) -> Ints | None:
+        """A plan by the integer program over the first of these columns and those of the relaxation."""
+        few, columns = np.union1d(near[:FEW], relaxed.columns), self.board.columns
+        picked = pick(self.program, columns.block[few], columns.row[few])
+        # A cutoff at the plan at hand would take from HiGHS the bad plans that its heuristics begin with.
+        found = self.finish(self.program, picked, step, ends, np.inf, node_limit=NODES)
+        self.mark("integer program over columns")
+        return np.repeat(few, found.counts) if found is not None and np.isfinite(found.value) else None
 
     def _reach(self, board: Board, asked: Asked, goal: Goal, start: Prices, found: Reached | None) -> Reached:
         reached = reach(board, asked, goal, start, found, self.decide, Effort(), self.mark)
@@ -238,8 +237,8 @@ class StockSteps:
         return self._proved(found.plan, step, found.bound)
 
     def _proved(self, plan: Ints | None, step: Step, bound: float) -> Partial:
-        _, counts = self._counts(plan)
-        value = self._value(plan, step)
+        picked, counts = self._counts(plan)
+        value = value_of(self.program, picked, counts, np.zeros(0), step)
         return Partial(counts, np.zeros(0), value, float(max(0.0, min(bound, value))))
 
     def _solved(self, plan: Ints | None, steps: list[tuple[Step, Partial]]) -> Solved:

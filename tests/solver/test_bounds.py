@@ -88,7 +88,7 @@ def test_columns_that_exist_are_those_that_one_instance_of_fits(seed: int) -> No
     fits = every.limit > 0
     assert columns.block.tolist() == every.block[fits].tolist()
     assert columns.row.tolist() == every.row[fits].tolist()
-    np.testing.assert_allclose(columns.costs(), (every.price + every.start)[fits])
+    np.testing.assert_allclose(columns.cost, (every.price + every.start)[fits])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -108,7 +108,7 @@ def test_column_generation_reaches_the_relaxation_over_all_columns(seed: int) ->
         b_ub=np.append(program.rows.right, -np.ones(services)),
         bounds=[(0, n) for n in every.limit] + [(0, 1)] * services,
     )
-    relaxed = relax(columns, columns.costs(), dear, np.ones(services))
+    relaxed = relax(columns, columns.cost, dear, np.ones(services))
     assert relaxed.whole
     assert relaxed.value == pytest.approx(whole.fun, rel=1e-6)
 

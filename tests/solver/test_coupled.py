@@ -253,5 +253,5 @@ def test_promises_of_earlier_steps_bound_the_relaxation(box: Toolbox, seed: int)
     assert worst.value <= whole["worst"] + 1e-6
     spare = np.minimum(program.needs, whole["worst"] / program.weight)
     promise = Promise(total=whole["total"], over=1e4)
-    cost = relax(columns, columns.costs(), np.array(none), spare, promise=promise)
+    cost = relax(columns, columns.cost, np.array(none), spare, promise=promise)
     assert cost.value <= whole["cost"] * (1 + 1e-6)
