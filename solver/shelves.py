@@ -100,7 +100,10 @@ class Kind:
             return None
         wanted = np.full(8 * self._packed.shape[1], -1, np.int8)
         wanted[: len(nodes)] = sorted(nodes)
-        alike = np.flatnonzero((self._packed == wanted.view(np.int64)).all(axis=1)).tolist()
+        same = np.logical_and.reduce(
+            [self._packed[:, k] == eight for k, eight in enumerate(wanted.view(np.int64))]
+        )
+        alike = np.flatnonzero(same).tolist()
         if isinstance(self.source, Shelf):
             return self.source.find(template, alike)
         return next((row for row in alike if self.rated(row).template.id == template), None)
