@@ -78,8 +78,7 @@ def fewest(
     chosen, proven = _choice(swapped, near.right, bound, asked.total, budget.usd, decide, mark)
     if chosen is None:
         return Fewest(None, near.whole and proven, prices)
-    picked = np.concatenate([near.columns[p] for p in chosen.tolist()])
-    return Fewest(pricing.board.at[picked], near.whole and proven, prices)
+    return Fewest(pricing.board.at[near.instances(chosen)], near.whole and proven, prices)
 
 
 def _choice(

@@ -33,6 +33,10 @@ class Within(NamedTuple):
     whole: bool
     """Whether that is all: room, or a work limit, may have ended it."""
 
+    def instances(self, chosen: Ints) -> Ints:
+        """The columns of some of the plans, one for each instance."""
+        return np.concatenate([self.columns[p] for p in chosen.tolist()])
+
 
 def plans_within(pricing: Pricing, prices: Prices, window: float, room: int = PLANS) -> Within:
     """All needed plans of less slack than the window; there is room for so many of a service."""

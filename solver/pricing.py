@@ -131,9 +131,8 @@ def _cheapest(
                 items, s, rows, own[s], right, wanted, most, True, tried, paper, beside, one
             )
             work -= tried - left
-            if (
-                not whole and (surely or count == 0) and limit < WORK
-            ):  # once more, with better prices of its own
+            if not whole and (surely or count == 0) and limit < WORK:
+                # Once more, with better prices of its own.
                 better, rows = bound(items, s, price, own[s], right, wanted, aims[s], MORE_STEPS, paper)
                 worth[s], limit = max(worth[s], better), WORK
                 continue

@@ -35,7 +35,7 @@ WIDEST = 0.1
 """A window as a share of the bound, at most, where there is no choice yet."""
 WINDOWS = 16
 NARROWER = 3
-"""How often a window is halved that has too many plans."""
+"""How often a narrower window is tried after one that has too many plans."""
 REACH, FEW = 4.0, 3_000
 """How far a first choice is looked for beyond what is listed, over the window; and plans that the integer
 program takes at most."""
@@ -255,8 +255,7 @@ class _Question:
         return (self._taken(best, among.at[chosen], value) if value < best.value else best), left
 
     def _taken(self, best: Reached, chosen: Ints, value: float) -> Reached:
-        picked = np.concatenate([self.near.columns[p] for p in chosen.tolist()])
-        return replace(best, plan=self.pricing.board.at[picked], value=value)
+        return replace(best, plan=self.pricing.board.at[self.near.instances(chosen)], value=value)
 
 
 def tables_at(board: Board, prices: Prices) -> Floats:

@@ -123,7 +123,7 @@ class _Shares:
                 value, chosen = found.value, few.at[found.chosen]
         if not np.isfinite(value):
             return None, near.whole and left > 0
-        return self.board.at[np.concatenate([near.columns[p] for p in chosen.tolist()])], True
+        return self.board.at[near.instances(chosen)], True
 
     def worst(self, plan: Ints) -> float:
         """The largest share that a plan leaves."""
