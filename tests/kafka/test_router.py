@@ -135,15 +135,8 @@ async def test_a_thousand_streams_see_nothing_of_twenty_changes_of_the_plan(
     _tell(found := shares(world.said, streams), retries)
     assert [s for s in streams if not s.whole or s.tokens != TOKENS_S * STREAM_S] == [], "none was cut"
     assert sum(got for _, got, _ in found) > STREAMS / 4
-    every = sum(due for *_, due in found)
     for weight, got, due in found:
-        # Streams that came to an instance just as it drained went elsewhere, which no router chose.
-        elsewhere = _sent_elsewhere(retries) * due / every
-        assert got == pytest.approx(due, abs=0.05 * due + elsewhere), f"instances of weight {weight}"
-
-
-def _sent_elsewhere(retries: Sequence[str]) -> float:
-    return sum(float(line.split()[-1]) for line in retries if 'why="elsewhere"' in line)
+        assert got == pytest.approx(due, rel=0.05), f"instances of weight {weight}"
 
 
 def _rated(instance: Instance, weight: float) -> Instance:
